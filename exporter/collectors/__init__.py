@@ -1,0 +1,1 @@
+"""One module per subject; each turns published data into metric families built fresh at every scrape."""

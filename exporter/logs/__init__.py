@@ -1,0 +1,1 @@
+"""Following training logs: which files, how they are read, and what their records say."""

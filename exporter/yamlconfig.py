@@ -1,0 +1,109 @@
+"""Strict YAML into typed, frozen structs: an unknown key is refused with its path and the nearest right name.
+
+Used for the configuration files of both programs and for the web configuration.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+T = TypeVar("T")
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "y": 31536000.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhdwy]))+\Z")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdwy])")
+_SIZES = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGTP", start=1):
+    _SIZES |= {_letter: 1000**_power, f"{_letter}B": 1000**_power, f"{_letter}iB": 1024**_power}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?i?B?)\Z")
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; the text names file, place and remedy."""
+
+
+class Duration(float):
+    """Seconds; written as in Prometheus: `15s`, `1m30s`, `2h`, or a plain number of seconds."""
+
+
+class Size(int):
+    """Bytes; written `500MB`, `20GiB`, or a plain number of bytes."""
+
+
+def parse_duration(text: str) -> Duration:
+    """Read `1m30s`; raises ValueError with what was expected."""
+    if not _DURATION.match(text):
+        raise ValueError(f"{text!r} is no duration: write it like 30s, 5m or 1h30m")
+    return Duration(sum(float(number) * _UNITS[unit] for number, unit in _DURATION_PART.findall(text)))
+
+
+def parse_size(text: str) -> Size:
+    """Read `20GiB`; raises ValueError with what was expected."""
+    match = _SIZE.match(text)
+    if match is None or match[2] not in _SIZES:
+        raise ValueError(f"{text!r} is no size: write it like 500MB or 20GiB")
+    return Size(float(match[1]) * _SIZES[match[2]])
+
+
+def _decode(wanted: type, value: Any) -> Any:
+    parse: dict[type, Callable[[str], Any]] = {Duration: parse_duration, Size: parse_size}
+    if wanted not in parse:
+        raise NotImplementedError(wanted)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"expected a {wanted.__name__.lower()}, got {type(value).__name__}")
+    if isinstance(value, str):
+        return parse[wanted](value)
+    if value < 0:
+        raise ValueError(f"{value} is negative")
+    return wanted(value)
+
+
+def load(path: Path, wanted: type[T]) -> T:
+    """Read a YAML file into `wanted`. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return parse(text, wanted, str(path))
+
+
+def parse(text: str, wanted: type[T], where: str) -> T:
+    """Read YAML text into `wanted`; an empty text is an empty mapping. Raises ConfigError."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        problem = " ".join(str(error).split())
+        raise ConfigError(f"{where}: not YAML: {problem}") from error
+    try:
+        return msgspec.convert({} if data is None else data, wanted, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {_explain(str(error), wanted)}") from error
+
+
+def _explain(message: str, wanted: type) -> str:
+    """msgspec's sentence, with the nearest right name where a key is unknown."""
+    unknown = re.search(r"unknown field `([^`]*)`", message)
+    if unknown is None:
+        return message
+    near = difflib.get_close_matches(unknown[1], sorted(_keys(wanted)), n=1)
+    hint = f"; did you mean `{near[0]}`?" if near else ""
+    return message + hint
+
+
+def _keys(wanted: Any, seen: frozenset[Any] = frozenset()) -> set[str]:
+    """All key names of a struct type and of the struct types inside it."""
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        if wanted in seen:
+            return set()
+        names: set[str] = set()
+        for one in msgspec.structs.fields(wanted):
+            names |= {one.encode_name} | _keys(one.type, seen | {wanted})
+        return names
+    return {name for inner in getattr(wanted, "__args__", ()) for name in _keys(inner, seen)}

@@ -1,0 +1,1 @@
+"""What a capture leaves behind: the stored bundle, its index, and how long both are kept."""

@@ -1,0 +1,1 @@
+"""One output format a module; each takes a merged tree or a report and returns text."""
