@@ -1,0 +1,228 @@
+"""Reading one node's /proc, wherever it is mounted. What cannot be read is an answer, not an exception.
+
+Every question about a process gives its data or an `Unreadable`, as processes end while one looks at them and
+as the kernel shows some files to the owner or to root alone. /proc/PID/environ, cmdline and maps take the
+lock of the target's memory map: of a process stuck in a page fault they may never return, so ask
+`page_fault()` first where the process may be in state D. stat, status, io, wchan and stack take no such lock.
+"""
+# ruff: noqa: PTH  (thousands of reads a scan: plain strings and os calls cost a third of what Path does)
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+from exporter import procparse
+from exporter.procparse import Cgroup, Io, Pressure, Stat, Status
+
+__all__ = ["Cgroup", "Io", "Pressure", "ProcFS", "Stat", "Status", "Unreadable"]
+
+T = TypeVar("T")
+
+# In wchan or the kernel stack of a thread whose page fault is being served (mm/memory.c, mm/filemap.c).
+_FAULT_FUNCTIONS = (
+    "handle_mm_fault",
+    "do_user_addr_fault",
+    "exc_page_fault",
+    "asm_exc_page_fault",
+    "do_page_fault",
+    "filemap_fault",
+    "__lock_page_or_retry",
+    "__folio_lock_or_retry",
+    "handle_userfault",
+    "do_swap_page",
+    "do_numa_page",
+    "migration_entry_wait",
+    "faultin_page",
+)
+_LARGEST = 4 << 20  # bytes read of one file; environ and cmdline are the process's own and could be endless
+
+
+class Unreadable(Enum):
+    """Why a file of a process could not be read."""
+
+    GONE = "gone"  # the process or thread has ended
+    DENIED = "denied"  # not ours to read
+    UNSUPPORTED = "unsupported"  # this kernel does not have or give it
+    MALFORMED = "malformed"  # not what the kernel writes
+
+
+class ProcFS:
+    """/proc of a node at `root`; pids are those of the namespace which that mount shows.
+
+    `ticks` is the number of clock ticks a second in the kernel's answers (USER_HZ).
+    """
+
+    def __init__(self, root: Path = Path("/proc"), *, ticks: int | None = None) -> None:
+        self.root = root
+        self.ticks = ticks or os.sysconf("SC_CLK_TCK")
+        self._root = str(root)
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """(pid, inode number) of every process.
+
+        While a process lives its entry keeps its inode or gets another; a new process with an old pid never
+        has the old one. So a pair already seen is the same process, without reading anything of it.
+        """
+        with os.scandir(self._root) as listing:
+            for entry in listing:
+                if entry.name.isdecimal():
+                    yield int(entry.name), entry.inode()
+
+    def pids(self) -> tuple[int, ...]:
+        """All processes, in order."""
+        return tuple(sorted(pid for pid, _ in self.entries()))
+
+    def tids(self, pid: int) -> tuple[int, ...] | Unreadable:
+        """All threads of a process, in order."""
+        try:
+            names = os.listdir(f"{self._root}/{pid}/task")
+        except OSError as error:
+            return self._reason(error, pid)
+        return tuple(sorted(int(name) for name in names if name.isdecimal()))
+
+    def stat(self, pid: int, tid: int | None = None) -> Stat | Unreadable:
+        return self._parsed(pid, tid, "stat", procparse.stat)
+
+    def status(self, pid: int, tid: int | None = None) -> Status | Unreadable:
+        return self._parsed(pid, tid, "status", procparse.status)
+
+    def io(self, pid: int) -> Io | Unreadable:
+        """Needs the right to trace the process (own user and dumpable, or CAP_SYS_PTRACE)."""
+        return self._parsed(pid, None, "io", procparse.io)
+
+    def environ(self, pid: int) -> dict[str, str] | Unreadable:
+        """The environment the process was started with; needs the right to trace it."""
+        return self._parsed(pid, None, "environ", procparse.environ)
+
+    def cmdline(self, pid: int) -> tuple[str, ...] | Unreadable:
+        """The command line; () for kernel threads and zombies."""
+        return self._parsed(pid, None, "cmdline", procparse.cmdline)
+
+    def cgroup(self, pid: int) -> tuple[Cgroup, ...] | Unreadable:
+        return self._parsed(pid, None, "cgroup", procparse.cgroup)
+
+    def comm(self, pid: int, tid: int | None = None) -> str | Unreadable:
+        return self._parsed(pid, tid, "comm", _line)
+
+    def wchan(self, pid: int, tid: int | None = None) -> str | Unreadable | None:
+        """The kernel function that the thread sleeps in; None where it runs or the kernel hides it."""
+        name = self._parsed(pid, tid, "wchan", _line)
+        return None if name in ("0", "") else name
+
+    def kernel_stack(self, pid: int, tid: int | None = None) -> tuple[str, ...] | Unreadable:
+        """Kernel functions, innermost first; needs root (CAP_SYS_ADMIN)."""
+        return self._parsed(pid, tid, "stack", procparse.kernel_stack)
+
+    def syscall(self, pid: int, tid: int | None = None) -> str | Unreadable:
+        """`running`, or number and arguments of the system call it blocks in; needs the right to trace."""
+        return self._parsed(pid, tid, "syscall", _line)
+
+    def maps(self, pid: int) -> str | Unreadable:
+        """The memory map as the kernel prints it; needs the right to trace."""
+        return self._parsed(pid, None, "maps", lambda data: data.decode("utf-8", "replace"))
+
+    def exe(self, pid: int) -> str | Unreadable:
+        """Path of the executable, without the mark of a deleted one; needs the right to trace."""
+        return self._link(pid, f"{self._root}/{pid}/exe")
+
+    def cwd(self, pid: int) -> str | Unreadable:
+        """The working directory; needs the right to trace."""
+        return self._link(pid, f"{self._root}/{pid}/cwd")
+
+    def descriptors(self, pid: int) -> dict[int, str] | Unreadable:
+        """What the file descriptors refer to (`/a/file`, `socket:[123]`, …); needs the right to trace."""
+        folder = f"{self._root}/{pid}/fd"
+        try:
+            numbers = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
+        except OSError as error:
+            return self._reason(error, pid)
+        links = {number: self._link(pid, f"{folder}/{number}") for number in numbers}
+        return {number: link for number, link in links.items() if isinstance(link, str)}
+
+    def page_fault(self, pid: int) -> bool:
+        """Whether a thread in state D is being served a page fault, so that its memory map may be locked.
+
+        Where neither wchan nor the kernel stack of such a thread can be read, the answer is yes.
+        """
+        tids = self.tids(pid)
+        return not isinstance(tids, Unreadable) and any(self._thread_faults(pid, tid) for tid in tids)
+
+    def _thread_faults(self, pid: int, tid: int) -> bool:
+        stat = self.stat(pid, tid)
+        if isinstance(stat, Unreadable) or stat.state != "D":
+            return False
+        stack = self.kernel_stack(pid, tid)
+        if not isinstance(stack, Unreadable) and stack:
+            return any(function in _FAULT_FUNCTIONS for function in stack)
+        wchan = self.wchan(pid, tid)
+        return not isinstance(wchan, str) or wchan in _FAULT_FUNCTIONS or "fault" in wchan
+
+    def pressure(self, resource: str) -> dict[str, Pressure] | Unreadable:
+        """The node's pressure stall information of `io`, `memory` or `cpu`."""
+        return self._file(f"{self._root}/pressure/{resource}", procparse.pressure, None)
+
+    def delay_accounting(self) -> bool | None:
+        """Whether the kernel accounts block-I/O delays; None where it does not say (always on before 5.14)."""
+        value = self._file(f"{self._root}/sys/kernel/task_delayacct", _line, None)
+        return None if isinstance(value, Unreadable) else value == "1"
+
+    def boot_time(self) -> float | None:
+        """Unix seconds at which start_ticks 0 was."""
+        seconds = self._file(f"{self._root}/stat", _boot_time, None)
+        return None if isinstance(seconds, Unreadable) else seconds
+
+    def _parsed(self, pid: int, tid: int | None, name: str, parse: Callable[[bytes], T]) -> T | Unreadable:
+        path = f"{self._root}/{pid}/{name}" if tid is None else f"{self._root}/{pid}/task/{tid}/{name}"
+        return self._file(path, parse, pid)
+
+    def _file(self, path: str, parse: Callable[[bytes], T], pid: int | None) -> T | Unreadable:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = _read(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            return self._reason(error, pid)
+        try:
+            return parse(data)
+        except ValueError:
+            return Unreadable.MALFORMED
+
+    def _link(self, pid: int, path: str) -> str | Unreadable:
+        try:
+            return os.fsencode(os.readlink(path)).decode("utf-8", "replace").removesuffix(" (deleted)")
+        except OSError as error:
+            return self._reason(error, pid)
+
+    def _reason(self, error: OSError, pid: int | None) -> Unreadable:
+        if isinstance(error, PermissionError):
+            return Unreadable.DENIED
+        if pid is None or os.path.exists(f"{self._root}/{pid}"):
+            return Unreadable.UNSUPPORTED
+        return Unreadable.GONE
+
+
+def _read(descriptor: int) -> bytes:
+    """All of a small file; the kernel may give it in pieces."""
+    pieces = []
+    size = 0
+    while size < _LARGEST and (data := os.read(descriptor, 65536)):
+        pieces.append(data)
+        size += len(data)
+    return b"".join(pieces)
+
+
+def _line(data: bytes) -> str:
+    return data.decode("utf-8", "replace").strip()
+
+
+def _boot_time(data: bytes) -> float:
+    for line in data.splitlines():
+        if line.startswith(b"btime "):
+            return float(line.split()[1])
+    raise ValueError("stat: no btime")
