@@ -1,0 +1,166 @@
+"""What is in a bundle: the manifest's fields, the names of its files, and which names are safe.
+
+    manifest.json          what was asked, when, and what became of every target; written last
+    nodes/<node>.json.gz   what each node answered, verbatim
+    nccl/<node>.txt        the RAS reply of the node, byte for byte
+    report.json            the analysis
+
+Fields are only ever added, with defaults: every later version reads every earlier bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from snapshotter.stacks.model import Outcome, Role
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+REPORT = "report.json"
+
+Trigger = Literal["alert", "manual", "schedule"]
+
+# What became of a capture: of all processes a stack; of some; no process was there; nothing could be taken.
+CaptureOutcome = Literal["complete", "partial", "empty", "failed"]
+
+_CAPTURE_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{12}\Z")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_FILE = re.compile(
+    r"(?:nodes/[A-Za-z0-9][\w.~-]{0,150}\.json\.gz|nccl/[A-Za-z0-9][\w.~-]{0,150}\.txt)\Z", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertInfo:
+    """The alert that asked for a capture, as Alertmanager sent it; long values are cut."""
+
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    starts_at: float | None = None  # Unix seconds
+    fingerprint: str = ""
+    generator_url: str = ""
+    external_url: str = ""
+    receiver: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRequest:
+    """One capture that was asked for: who, why, of what."""
+
+    capture_id: str
+    job_id: str  # empty: whatever training job this node runs
+    trigger: Trigger
+    reason: str
+    requested_by: str
+    requested_at: float  # Unix seconds
+    incident_id: str | None = None
+    number: int = 1  # within its incident
+    alert: AlertInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One process that was to be captured, and what became of it."""
+
+    node: str
+    pid: int
+    role: Role
+    rank: int | None
+    outcome: Outcome
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEntry:
+    """One node of a bundle: where its answer lies and how it went."""
+
+    node: str
+    outcome: Outcome
+    file: str  # nodes/<name>.json.gz
+    started_at: float
+    finished_at: float
+    error: str | None = None
+    nccl_file: str | None = None  # nccl/<name>.txt
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictSummary:
+    """The part of the report's verdict that lists and metrics show."""
+
+    hung: bool | None = None
+    scope: str = "undetermined"
+    cause: str = "unknown"
+    culprit_ranks: str = ""
+    culprit_nodes: tuple[str, ...] = ()
+    confidence: float = 0.0
+    headline: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """manifest.json."""
+
+    request: CaptureRequest
+    started_at: float
+    finished_at: float
+    outcome: CaptureOutcome
+    nodes: tuple[NodeEntry, ...] = ()
+    targets: tuple[Target, ...] = ()
+    verdict: VerdictSummary | None = None  # None: the analysis failed
+    error: str | None = None
+    pinned: bool = False
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def capture_id(self) -> str:
+        return self.request.capture_id
+
+
+def new_capture_id(now: float) -> str:
+    """An id that sorts by time and is safe in paths and addresses: `20261130T012233Z-<12 hex digits>`.
+
+    The first three hex digits are the fraction of the second, in 1/4096.
+    """
+    second = datetime.fromtimestamp(int(now), UTC).strftime("%Y%m%dT%H%M%SZ")
+    return f"{second}-{int((now % 1) * 4096):03x}{secrets.randbits(36):09x}"
+
+
+def is_capture_id(text: str) -> bool:
+    return _CAPTURE_ID.match(text) is not None
+
+
+def is_bundle_file(name: str) -> bool:
+    """Whether a path inside a bundle is one that a bundle may hold; anything else is never opened."""
+    return name in (MANIFEST, REPORT) or _FILE.match(name) is not None
+
+
+def file_stem(node: str) -> str:
+    """A file name for a node: the node's own where that is a plain name, else a readable part and a hash.
+
+    Node names come from outside; the result holds no separator and no leading dot.
+    """
+    if _PLAIN_NAME.match(node) and len(node) <= 100:
+        return node
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", node)[:40].strip("-") or "node"
+    if not readable[0].isalnum():
+        readable = "node" + readable
+    return f"{readable}~{hashlib.sha256(node.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+
+
+def verdict_summary(report: dict[str, Any]) -> VerdictSummary:
+    """The summary of a report's verdict (`report.json` as a dict)."""
+    verdict = report["verdict"]
+    return VerdictSummary(
+        hung=verdict["hung"],
+        scope=verdict["scope"],
+        cause=verdict["cause"],
+        culprit_ranks=verdict["culprit_ranks"],
+        culprit_nodes=tuple(verdict["culprit_nodes"]),
+        confidence=verdict["confidence"],
+        headline=verdict["headline"],
+    )

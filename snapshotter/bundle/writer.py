@@ -1,0 +1,108 @@
+"""Turning a finished capture into the files of a bundle, and a bundle into a folder."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from snapshotter.bundle import schema
+from snapshotter.bundle.schema import CaptureOutcome, CaptureRequest, Manifest, NodeEntry, Target
+from snapshotter.bundle.store import FolderStore
+from snapshotter.stacks.model import NodeAnswer
+
+
+def build(
+    request: CaptureRequest,
+    answers: tuple[NodeAnswer, ...],
+    report: dict[str, Any] | None,
+    *,
+    started_at: float,
+    finished_at: float,
+    error: str | None = None,
+) -> tuple[Manifest, dict[str, bytes]]:
+    """The manifest and all files of a bundle by their name in it, the manifest last.
+
+    `report` is report.json as a dict, None where the analysis failed (`error` then says why).
+    """
+    files: dict[str, bytes] = {}
+    entries: list[NodeEntry] = []
+    stems: set[str] = set()
+    for answer in answers:
+        stem = _unused(schema.file_stem(answer.node), stems)
+        node_file = f"nodes/{stem}.json.gz"
+        files[node_file] = gzip.compress(msgspec.json.encode(answer), compresslevel=6, mtime=0)
+        nccl_file = None
+        if answer.nccl is not None and answer.nccl.raw:
+            nccl_file = f"nccl/{stem}.txt"
+            files[nccl_file] = answer.nccl.raw.encode("utf-8", "replace")
+        entries.append(
+            NodeEntry(
+                node=answer.node,
+                outcome=answer.outcome,
+                file=node_file,
+                started_at=answer.started_at,
+                finished_at=answer.finished_at,
+                error=answer.error,
+                nccl_file=nccl_file,
+            )
+        )
+    if report is not None:
+        files[schema.REPORT] = msgspec.json.format(msgspec.json.encode(report), indent=1)
+    manifest = Manifest(
+        request=request,
+        started_at=started_at,
+        finished_at=finished_at,
+        outcome=outcome(answers),
+        nodes=tuple(entries),
+        targets=tuple(_targets(answers)),
+        verdict=None if report is None else schema.verdict_summary(report),
+        error=error,
+    )
+    files[schema.MANIFEST] = encode_manifest(manifest)
+    return manifest, files
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+
+
+def outcome(answers: Iterable[NodeAnswer]) -> CaptureOutcome:
+    """What became of a capture as a whole."""
+    answers = tuple(answers)
+    outcomes = [process.outcome for answer in answers for process in answer.processes]
+    unwell = [answer for answer in answers if answer.outcome != "ok"]
+    if not outcomes:
+        return "failed" if unwell else "empty"
+    return "complete" if not unwell and all(one == "ok" for one in outcomes) else "partial"
+
+
+def write_folder(folder: Path, files: dict[str, bytes]) -> None:
+    """Write a bundle's files as one folder, aside and renamed. Raises OSError, FileExistsError."""
+    FolderStore(folder.parent).put_folder(folder.name, files)
+
+
+def _targets(answers: tuple[NodeAnswer, ...]) -> Iterable[Target]:
+    for answer in answers:
+        for process in answer.processes:
+            yield Target(
+                node=answer.node,
+                pid=process.pid,
+                role=process.role,
+                rank=process.rank,
+                outcome=process.outcome,
+                error=process.error,
+            )
+
+
+def _unused(stem: str, used: set[str]) -> str:
+    """`stem`, or with a number where another node has it; upper and lower case count as the same."""
+    candidate, number = stem, 1
+    while candidate.lower() in used:
+        number += 1
+        candidate = f"{stem}~{number}"
+    used.add(candidate.lower())
+    return candidate
