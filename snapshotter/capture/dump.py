@@ -1,0 +1,94 @@
+"""What `py-spy dump --json` prints, read: threads on success, an outcome and one sentence on failure.
+
+Source: py-spy 0.4.3, tried on every kind of target. On failure it exits with 1 and writes to
+stderr `Error: …`, a `Caused by:` list and, where RUST_BACKTRACE is set, a backtrace; a refusal is
+`Permission Denied: …`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from snapshotter.stacks.model import Frame, Outcome, Thread
+
+# Where a Python stack begins: a script, `python -m`, a thread of the threading module.
+_ROOTS = frozenset({"<module>", "_run_module_as_main", "_bootstrap"})
+_NOT_PYTHON = (
+    "Failed to find python version from target process",
+    "Failed to find a python interpreter",
+    "Couldn't find python",
+)
+_GONE = ("Failed to get process executable name", "No such process", "os error 3")
+_DENIED = ("Permission Denied", "Permission denied", "Operation not permitted", "os error 1)", "os error 13)")
+
+
+class UnreadableDump(ValueError):
+    """The output is not what py-spy prints."""
+
+
+class _Thread(msgspec.Struct, frozen=True):
+    thread_id: int
+    frames: tuple[Frame, ...]
+    thread_name: str | None = None
+    os_thread_id: int | None = None
+    active: bool = False
+    owns_gil: bool = False
+
+
+def parse_dump(text: bytes) -> tuple[Thread, ...]:
+    """The threads of one process. Unknown fields are ignored. Raises UnreadableDump."""
+    try:
+        threads = msgspec.json.decode(text, type=list[_Thread])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UnreadableDump(f"py-spy's output is not the JSON we know: {error}") from error
+    return tuple(
+        Thread(
+            thread_id=thread.thread_id,
+            thread_name=thread.thread_name,
+            os_thread_id=thread.os_thread_id,
+            active=thread.active,
+            owns_gil=thread.owns_gil,
+            frames=thread.frames,
+        )
+        for thread in threads
+    )
+
+
+def roots(threads: Sequence[Thread]) -> dict[int, tuple[str, str]]:
+    """The outermost frame of each thread that has frames, as (name, filename) by thread id."""
+    return {
+        thread.thread_id: (thread.frames[-1].name, thread.frames[-1].filename)
+        for thread in threads
+        if thread.frames
+    }
+
+
+def looks_whole(threads: Sequence[Thread]) -> bool:
+    """Whether every stack begins where Python stacks begin.
+
+    A stack read while it changed is cut short and begins in the middle. A thread that C++ made begins with
+    any function, so False means only "read it again".
+    """
+    outermost = roots(threads)
+    return bool(outermost) and all(name.rpartition(".")[2] in _ROOTS for name, _ in outermost.values())
+
+
+def explain_failure(stderr: str) -> tuple[Outcome, str]:
+    """Outcome and one sentence from py-spy's stderr; `error` where it is none of the known kinds."""
+    text = re.split(r"\n\s*Stack backtrace:", stderr, maxsplit=1)[0]
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip())]
+    first = next((part for part in paragraphs if part.startswith("Error:")), paragraphs[0])
+    sentence = first.removeprefix("Error:").strip()
+    causes = re.findall(r"^\s*\d+:\s*(.+)$", text.partition("Caused by:")[2], re.MULTILINE)
+    if causes and causes[-1] not in sentence:
+        sentence = f"{sentence.rstrip('.')}: {causes[-1].strip()}"
+    if any(mark in text for mark in _DENIED):
+        return "denied", "the kernel refused to let py-spy read it: run as root or with CAP_SYS_PTRACE"
+    if any(mark in text for mark in _GONE):
+        return "gone", "the process ended before its stack was read"
+    if any(mark in text for mark in _NOT_PYTHON):
+        return "not_python", "no Python interpreter was found in it"
+    return "error", f"py-spy: {sentence or 'failed and said nothing'}"
