@@ -5,7 +5,8 @@ as the kernel shows some files to the owner or to root alone. /proc/PID/environ,
 lock of the target's memory map: of a process stuck in a page fault they may never return, so ask
 `page_fault()` first where the process may be in state D. stat, status, io, wchan and stack take no such lock.
 """
-# ruff: noqa: PTH  (thousands of reads a scan: plain strings and os calls cost a third of what Path does)
+# ruff: noqa: PTH110, PTH115, PTH208
+# (thousands of reads a scan: plain strings and os calls cost a third of what Path does)
 
 from __future__ import annotations
 
@@ -166,7 +167,7 @@ class ProcFS:
         return self._file(f"{self._root}/pressure/{resource}", procparse.pressure, None)
 
     def delay_accounting(self) -> bool | None:
-        """Whether the kernel accounts block-I/O delays; None where it does not say (always on before 5.14)."""
+        """Whether the kernel accounts block-I/O delays; None where it does not say (then it is on)."""
         value = self._file(f"{self._root}/sys/kernel/task_delayacct", _line, None)
         return None if isinstance(value, Unreadable) else value == "1"
 
