@@ -37,10 +37,10 @@ _TOKEN = re.compile(
 _HEADER = re.compile(r"(?P<name>\b(?:Authorization|Cookie|X-[\w-]*(?:Key|Token))\s*:\s*).*", re.IGNORECASE)
 _BEARER = re.compile(r"\b(?P<scheme>Bearer|Basic)\s+\S+")
 _ASSIGNMENT = re.compile(r"(?P<name>-{0,2}[A-Za-z_+][\w.+-]*)=(?P<value>.*)\Z", re.DOTALL)
-# Assignments inside a longer word, such as the argument of `bash -c`.
-_INNER = re.compile(
-    r"(?P<name>(?<![\w./-])-{0,2}[A-Za-z_][\w.-]*)(?P<mark>=|\s+)(?P<value>\"[^\"]*\"|'[^']*'|\S+)"
-)
+# Assignments and options inside a longer word, such as the argument of `bash -c`.
+_VALUE = r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s;&|]+)"
+_INNER_ASSIGNMENT = re.compile(r"(?P<name>(?<![\w./-])-{0,2}[A-Za-z_][\w.-]*)(?P<mark>=)" + _VALUE)
+_INNER_OPTION = re.compile(r"(?P<name>(?<![\w./-])--?[A-Za-z_][\w.-]*)(?P<mark>\s+)(?!--)" + _VALUE)
 
 _ALLOWED = re.compile(
     r"RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_RANK|ROLE_NAME|ROLE_WORLD_SIZE"
@@ -88,7 +88,8 @@ def mask_word(word: str) -> str:
     word = _HEADER.sub(lambda match: f"{match['name']}{MASK}", word)
     word = _BEARER.sub(lambda match: f"{match['scheme']} {MASK}", word)
     if any(mark in word for mark in " \t\n"):
-        word = _INNER.sub(_mask_inner, word)
+        word = _INNER_ASSIGNMENT.sub(_mask_inner, word)
+        word = _INNER_OPTION.sub(_mask_inner, word)
     return _TOKEN.sub(MASK, word)
 
 
@@ -102,9 +103,4 @@ def _mask_named(match: re.Match[str]) -> str:
 
 
 def _mask_inner(match: re.Match[str]) -> str:
-    spaced_option = match["mark"] == "=" or match["name"].startswith("-")
-    return (
-        f"{match['name']}{match['mark']}{MASK}"
-        if spaced_option and _names_secret(match["name"])
-        else match[0]
-    )
+    return f"{match['name']}{match['mark']}{MASK}" if _names_secret(match["name"]) else match[0]

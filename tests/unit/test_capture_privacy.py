@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapshotter.capture.privacy import allowed_environment, mask_command_line
+
+SECRET = "s3cr3tV4lue"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train.py", "--api-key", SECRET],
+        ["train.py", f"--api_key={SECRET}"],
+        ["train.py", "--wandb-api-key", SECRET],
+        ["train.py", f"WANDB_API_KEY={SECRET}"],
+        ["env", f"AWS_SECRET_ACCESS_KEY={SECRET}", "python"],
+        ["train.py", "--hf_token", SECRET],
+        ["train.py", f"hub.token={SECRET}"],
+        ["train.py", f"+logger.authToken={SECRET}"],
+        ["train.py", "--password", SECRET],
+        ["train.py", f"-password={SECRET}"],
+        ["train.py", f"--data=https://user:{SECRET}@store/x"],
+        ["train.py", f"s3://{SECRET}@bucket/x"],
+        ["train.py", f"https://store/x?sig=1&token={SECRET}"],
+        ["curl", "-H", f"Authorization: Bearer {SECRET}"],
+        ["curl", "-H", f"X-Api-Key: {SECRET}"],
+        ["bash", "-c", f"export HF_TOKEN={SECRET}; python train.py"],
+        ["bash", "-c", f"python train.py --api-key {SECRET} --lr 1"],
+        ["bash", "-c", f"python train.py --password '{SECRET} and more {SECRET}'"],
+        ["train.py", f"hf_{SECRET * 2}"],
+        ["train.py", f"--thing=ghp_{SECRET * 2}"],
+        ["train.py", f"sk-{SECRET * 2}"],
+    ],
+)
+def test_no_secret_is_left(words: list[str]) -> None:
+    masked = mask_command_line(words)
+    assert SECRET not in masked
+    assert "***" in masked
+    assert masked.startswith(words[0].split("=")[0])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["python", "train.py", "--tokenizer", "gpt2", "--max-tokens", "4096", "--lr=1e-4"],
+        ["python", "train.py", "--pad-token", "<pad>", "--image_key=img", "--keyword", "x"],
+        ["torchrun", "--nproc_per_node=8", "--rdzv-endpoint=host:29400", "train.py"],
+        ["python", "-m", "pkg.train", "--data", "s3://bucket/data", "--url=http://host:80/x?y=1"],
+        ["bash", "-c", "python train.py --steps 10 && echo done"],
+        [
+            "python",
+            "-c",
+            "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5)",
+        ],
+    ],
+)
+def test_what_is_no_secret_stays(words: list[str]) -> None:
+    assert mask_command_line(words) == " ".join(words)
+
+
+def test_an_option_after_a_secret_option_is_no_value() -> None:
+    assert mask_command_line(["x", "--token", "--lr", "1"]) == "x --token --lr 1"
+
+
+@given(st.lists(st.text(), max_size=6))
+def test_any_command_line_can_be_masked(words: list[str]) -> None:
+    assert isinstance(mask_command_line(words), str)
+
+
+def test_of_the_environment_only_known_harmless_variables_are_taken() -> None:
+    taken = allowed_environment(
+        {
+            "RANK": "3",
+            "NCCL_DEBUG": "INFO",
+            "SLURM_JOB_ID": "77",
+            "WANDB_API_KEY": SECRET,
+            "HOME": "/home/me",
+            "NCCL_SECRET_TOKEN": SECRET,
+            "RANK_SECRET": SECRET,
+            "MASTER_ADDR": "10.0.0.1",
+        }
+    )
+    assert taken == {"MASTER_ADDR": "10.0.0.1", "NCCL_DEBUG": "INFO", "RANK": "3", "SLURM_JOB_ID": "77"}
