@@ -1,0 +1,84 @@
+# `make help` lists what there is. Everything installs what it needs: the system's packages by apt, the rest
+# into .venv.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+SCENARIO ?= stuck-rank
+PYTEST_ARGS ?=
+
+# What the programs need beside Python, and what the tests need on top.
+RUN_PACKAGES := prometheus prometheus-alertmanager
+TEST_PACKAGES := chromium openmpi-bin
+
+.PHONY: help demo run test lint fmt check bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: $(VENV)/.demo .system-run ## watch a real hang being found; SCENARIO=… picks another
+	@$(BIN)/python -m demo --scenario $(SCENARIO) $(DEMO_ARGS)
+
+run: $(VENV)/.base .system-run ## exporter, snapshotter, Prometheus, Alertmanager for this machine's jobs
+	@$(BIN)/python -m standalone
+
+test: $(VENV)/.test .system-run .system-test ## run every test, end to end included
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.test ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: $(VENV)/.test ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+check: lint test ## what CI runs
+
+bench: $(VENV)/.test ## every benchmark, each beside a peer in the same run
+	@set -e; for one in benchmarks/bench_*.py; do echo "== $$one"; $(BIN)/python $$one; done
+
+clean: ## remove what make made
+	rm -rf $(VENV) .demo .run
+
+# --- installation -----------------------------------------------------------------------------------------
+
+$(VENV)/.base: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.base
+	$(BIN)/pip install --quiet --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(BIN)/pip install --quiet --group test --group lint
+	@touch $@
+
+# Debian starts a service as soon as it is installed; policy-rc.d is how it is told not to.
+define install-packages
+	@missing="$$(for one in $(1); do dpkg -s $$one >/dev/null 2>&1 || echo $$one; done)"; \
+	if [ -n "$$missing" ]; then \
+	  echo "installing" $$missing "(their services stay stopped)"; \
+	  policy=/usr/sbin/policy-rc.d; kept=""; \
+	  if [ -e $$policy ]; then kept=1; else \
+	    printf '#!/bin/sh\nexit 101\n' | $(SUDO) tee $$policy >/dev/null; $(SUDO) chmod 755 $$policy; fi; \
+	  $(SUDO) apt-get update -qq \
+	  && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	  status=$$?; [ -n "$$kept" ] || $(SUDO) rm -f $$policy; exit $$status; \
+	fi
+endef
+
+.PHONY: .system-run .system-test
+.system-run:
+	$(call install-packages,$(RUN_PACKAGES))
+
+.system-test:
+	$(call install-packages,$(TEST_PACKAGES))

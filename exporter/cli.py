@@ -1,0 +1,163 @@
+"""The exporter's command line: `serve`, and the tools by which a user sees what the exporter understands."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from exporter import __version__, config, listranks, webconfig
+from exporter.logs import check as check_log
+from exporter.nccl import check as check_nccl
+from exporter.procfs import ProcFS
+from exporter.ranks import RankFinder
+from exporter.service import Service, node_name
+from exporter.yamlconfig import ConfigError
+
+COMMANDS = ("serve", "check-log", "check-nccl", "check-config", "list-ranks")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status is 0, 1 for an error said on stderr, 2 where nothing was understood."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or (words[0] not in COMMANDS and words[0] not in ("-h", "--help", "--version")):
+        words.insert(0, "serve")
+    options = _parser().parse_args(words)
+    logging.basicConfig(
+        level=getattr(options, "log_level", "info").upper(),
+        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
+    )
+    try:
+        return int(options.run(options))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hangscope-exporter",
+        description="Prometheus exporter for the training processes of one node: age of the last logged "
+        "iteration, what each rank waits for, NCCL communicator status. Without a command it serves.",
+    )
+    parser.add_argument("--version", action="version", version=f"hangscope-exporter {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    serve = commands.add_parser("serve", help="serve the metrics of this node (the default)")
+    _add_node_flags(serve)
+    serve.add_argument(
+        "--web.listen-address",
+        dest="listen",
+        default=":11028",
+        metavar="ADDRESS",
+        help="where to listen: :PORT, HOST:PORT or [IPV6]:PORT (%(default)s)",
+    )
+    serve.add_argument(
+        "--web.config.file",
+        dest="web_config",
+        type=Path,
+        metavar="FILE",
+        help="TLS and basic auth, in the form of Prometheus's exporter-toolkit",
+    )
+    serve.add_argument(
+        "--log.level",
+        dest="log_level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="(%(default)s)",
+    )
+    serve.set_defaults(run=_serve)
+
+    log = commands.add_parser("check-log", help="say what is understood of a training log")
+    log.add_argument("paths", nargs="+", type=Path, metavar="FILE", help="log files, or folders of them")
+    log.add_argument("--format", choices=("text", "json"), default="text", help="(%(default)s)")
+    log.add_argument("--records", action="store_true", help="list every iteration record as well")
+    log.add_argument("--explain", action="store_true", help="say why records that nearly matched did not")
+    log.set_defaults(run=_check_log)
+
+    nccl = commands.add_parser("check-nccl", help="read a RAS answer as the exporter would; prints JSON")
+    nccl.add_argument("target", metavar="FILE|HOST:PORT", help="a saved answer, or a RAS service to ask once")
+    nccl.set_defaults(run=_check_nccl)
+
+    check = commands.add_parser("check-config", help="check a configuration file")
+    check.add_argument("file", type=Path)
+    check.set_defaults(run=_check_config)
+
+    ranks = commands.add_parser("list-ranks", help="list the training processes seen on this node")
+    _add_node_flags(ranks)
+    ranks.add_argument("--format", choices=("table", "json"), default="table", help="(%(default)s)")
+    ranks.set_defaults(run=_list_ranks)
+    return parser
+
+
+def _add_node_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config.file", dest="config", type=Path, metavar="FILE", help="YAML; works without one"
+    )
+    parser.add_argument(
+        "--path.procfs",
+        dest="procfs",
+        type=Path,
+        default=Path("/proc"),
+        metavar="FOLDER",
+        help="where the node's /proc is mounted (%(default)s)",
+    )
+
+
+def _serve(options: argparse.Namespace) -> int:
+    service = Service(options.config, options.procfs)
+    web = webconfig.load(options.web_config)
+    gate = webconfig.Gate(service.app, web)
+
+    def reload() -> None:
+        service.reload()
+        gate.replace(webconfig.load(options.web_config))
+
+    service.on_reload(reload)
+    server = webconfig.server(gate, options.listen, web, options.web_config)
+    webconfig.bind(server)
+    signal.signal(signal.SIGHUP, lambda *_: service.reload_or_log())
+    signal.signal(signal.SIGTERM, lambda *_: _interrupt())
+    service.start()
+    logging.getLogger(__name__).info("listening on %s:%s", *server.bind_addr[:2])
+    try:
+        server.serve()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.stop()
+        service.stop()
+    return 0
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def _check_log(options: argparse.Namespace) -> int:
+    return check_log.run(
+        options.paths,
+        as_json=options.format == "json",
+        records=options.records,
+        explain=options.explain,
+        out=sys.stdout,
+    )
+
+
+def _check_nccl(options: argparse.Namespace) -> int:
+    return check_nccl.run(options.target, out=sys.stdout)
+
+
+def _check_config(options: argparse.Namespace) -> int:
+    config.load(options.file)
+    print(f"{options.file}: good")
+    return 0
+
+
+def _list_ranks(options: argparse.Namespace) -> int:
+    settings = config.load(options.config)
+    finder = RankFinder(ProcFS(options.procfs), node=node_name(settings), job_id=settings.identity.job_id)
+    return listranks.run(finder.scan(), as_json=options.format == "json", out=sys.stdout)

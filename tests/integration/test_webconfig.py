@@ -1,0 +1,179 @@
+"""Serving with TLS, client certificates and basic auth as the web configuration says, on a real socket."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+import trustme
+
+from exporter import webconfig
+from exporter.yamlconfig import ConfigError
+
+
+def hello(_environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [b"hello"]
+
+
+@contextmanager
+def serving(path: Path | None) -> Iterator[int]:
+    config = webconfig.load(path)
+    server = webconfig.server(webconfig.Gate(hello, config), "127.0.0.1:0", config, path, threads=2)
+    webconfig.bind(server)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        yield server.bind_addr[1]
+    finally:
+        server.stop()
+        thread.join()
+
+
+def get(
+    url: str, *, context: ssl.SSLContext | None = None, user: str | None = None
+) -> tuple[int, bytes, Any]:
+    request = urllib.request.Request(url)
+    if user is not None:
+        request.add_header("Authorization", "Basic " + base64.b64encode(user.encode()).decode())
+    try:
+        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+            return answer.status, answer.read(), answer.headers
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read(), error.headers
+
+
+def certificate(authority: trustme.CA, folder: Path) -> str:
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    issued.private_key_pem.write_to_path(folder / "server.key")
+    issued.cert_chain_pems[0].write_to_path(folder / "server.crt")
+    return "tls_server_config: {cert_file: server.crt, key_file: server.key"
+
+
+def test_without_a_file_it_is_plain_http() -> None:
+    with serving(None) as port:
+        assert get(f"http://127.0.0.1:{port}/")[:2] == (200, b"hello")
+
+
+def test_basic_auth_lets_in_who_knows_the_password(tmp_path: Path) -> None:
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+    path = tmp_path / "web.yml"
+    path.write_text(
+        f"basic_auth_users: {{ops: '{hashed}'}}\nhttp_server_config: {{headers: {{X-Frame-Options: deny}}}}\n"
+    )
+    with serving(path) as port:
+        url = f"http://127.0.0.1:{port}/"
+        assert get(url)[0] == 401
+        assert get(url, user="ops:wrong")[0] == 401
+        assert get(url, user="nobody:secret")[0] == 401
+        assert get(url, user="ops:\x00")[0] == 401
+        for _ in range(2):  # the second time from memory
+            status, body, headers = get(url, user="ops:secret")
+            assert (status, body) == (200, b"hello")
+            assert headers["X-Frame-Options"] == "deny"
+
+
+def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path) -> None:
+    first, second = trustme.CA(), trustme.CA()
+    path = tmp_path / "web.yml"
+    path.write_text(certificate(first, tmp_path) + "}\n")
+    trust_first, trust_second = ssl.create_default_context(), ssl.create_default_context()
+    first.configure_trust(trust_first)
+    second.configure_trust(trust_second)
+    with serving(path) as port:
+        url = f"https://localhost:{port}/"
+        assert get(url, context=trust_first)[1] == b"hello"
+        certificate(second, tmp_path)
+        assert get(url, context=trust_second)[1] == b"hello"
+
+
+def test_client_certificates_are_required_where_the_file_says_so(tmp_path: Path) -> None:
+    authority, stranger = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    path = tmp_path / "web.yml"
+    path.write_text(
+        certificate(authority, tmp_path)
+        + ", client_ca_file: ca.crt, client_auth_type: RequireAndVerifyClientCert}\n"
+    )
+    with serving(path) as port:
+        url = f"https://localhost:{port}/"
+        known = ssl.create_default_context()
+        authority.configure_trust(known)
+        authority.issue_cert("agent").configure_cert(known)
+        assert get(url, context=known)[1] == b"hello"
+        for issuer in (None, stranger):
+            context = ssl.create_default_context()
+            authority.configure_trust(context)
+            if issuer is not None:
+                issuer.issue_cert("agent").configure_cert(context)
+            with pytest.raises(OSError):
+                get(url, context=context)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "basic_auth_users: {ops: plaintext}",
+            "basic_auth_users.ops: not a bcrypt hash; make one with `htpasswd",
+        ),
+        ("tls_server_config: {cert_file: a, key_file: b}", "certificate or key cannot be used"),
+        ("tls_server_config: {cert_file: a}", "missing required field `key_file`"),
+        (
+            "tls_server_config: {cert_file: a, key_file: b, client_auth_type: Maybe}",
+            "client_auth_type: one of",
+        ),
+        ("tls_server_config: {cert_file: a, key_file: b, client_ca_file: c}", "go together"),
+        (
+            "tls_server_config: {cert_file: a, key_file: b, min_version: TLS10}",
+            "min_version: one of TLS12, TLS13",
+        ),
+        ("http_server_config: {headers: {X-Other: a}}", "headers.X-Other: one of"),
+        ("basic_auth_user: {}", "did you mean `basic_auth_users`?"),
+    ],
+)
+def test_a_bad_file_is_refused_with_place_and_remedy(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "web.yml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        webconfig.load(path)
+    assert str(caught.value).startswith(str(path))
+    assert words in str(caught.value)
+
+
+# cheroot 11 leaves the socket that it could not bind to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_taken_port_is_one_clear_error() -> None:
+    with serving(None) as port:
+        server = webconfig.server(hello, f"127.0.0.1:{port}", webconfig.WebConfig(), None)
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+            webconfig.bind(server)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        (":11028", "", 11028),
+        ("127.0.0.1:80", "127.0.0.1", 80),
+        ("[::1]:80", "::1", 80),
+        ("localhost:0", "localhost", 0),
+    ],
+)
+def test_listen_addresses(text: str, host: str, port: int) -> None:
+    assert webconfig.parse_address(text) == (host, port)
+
+
+@pytest.mark.parametrize("text", ["", "11028", ":http", ":70000", "::1", "[::1]", "::1:80"])
+def test_bad_listen_addresses(text: str) -> None:
+    with pytest.raises(ConfigError, match="write it as"):
+        webconfig.parse_address(text)
