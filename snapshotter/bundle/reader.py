@@ -55,7 +55,7 @@ class Bundle:
 
     def capture(self) -> JobCapture:
         """What the analysis takes."""
-        return JobCapture(job_id=self.manifest().request.job_id, nodes=tuple(self.answers()))
+        return JobCapture(job_id=self.manifest().job_id, nodes=tuple(self.answers()))
 
     def report(self) -> dict[str, Any]:
         """report.json. Raises NotFound where the analysis failed."""

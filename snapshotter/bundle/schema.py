@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -114,6 +114,7 @@ class Manifest:
     verdict: VerdictSummary | None = None  # None: the analysis failed
     error: str | None = None
     pinned: bool = False
+    job_id: str = ""  # as the nodes answered, where the request named none
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -128,6 +129,10 @@ def new_capture_id(now: float) -> str:
     """
     second = datetime.fromtimestamp(int(now), UTC).strftime("%Y%m%dT%H%M%SZ")
     return f"{second}-{int((now % 1) * 4096):03x}{secrets.randbits(36):09x}"
+
+
+def with_pin(manifest: Manifest, pinned: bool) -> Manifest:
+    return replace(manifest, pinned=pinned)
 
 
 def is_capture_id(text: str) -> bool:

@@ -61,6 +61,7 @@ def build(
         targets=tuple(_targets(answers)),
         verdict=None if report is None else schema.verdict_summary(report),
         error=error,
+        job_id=job_of(request, answers),
     )
     files[schema.MANIFEST] = encode_manifest(manifest)
     return manifest, files
@@ -68,6 +69,12 @@ def build(
 
 def encode_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+
+
+def job_of(request: CaptureRequest, answers: Iterable[NodeAnswer]) -> str:
+    """The job of a capture: the one asked for, else the one that all nodes found, else none."""
+    found = {answer.job_id for answer in answers if answer.job_id}
+    return request.job_id or (found.pop() if len(found) == 1 else "")
 
 
 def outcome(answers: Iterable[NodeAnswer]) -> CaptureOutcome:

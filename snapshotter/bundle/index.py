@@ -1,0 +1,492 @@
+"""The index of captures and incidents in a database: SQLite by default, PostgreSQL when it is shared.
+
+A capture is durable once its row is committed here; the queue only says that there is work. Everything but
+open incidents and queued captures can be rebuilt from the bundles' manifests.
+
+Methods raise CannotStore where the database fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from snapshotter.bundle.schema import AlertInfo, CaptureRequest, Manifest, VerdictSummary
+from snapshotter.errors import CannotStore
+from snapshotter.incidents import Incident
+
+CaptureState = Literal["queued", "running", "done", "failed"]
+
+_metadata = sa.MetaData()
+
+captures = sa.Table(
+    "captures",
+    _metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("job_id", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("trigger", sa.Text, nullable=False),
+    sa.Column("requested_at", sa.Double, nullable=False),
+    sa.Column("request", sa.Text, nullable=False),  # CaptureRequest as JSON
+    sa.Column("enqueued_at", sa.Double),  # None: not handed to the queue yet
+    sa.Column("owner", sa.Text),  # the snapshotter that takes it
+    sa.Column("lease_until", sa.Double),  # when another may take it over
+    sa.Column("attempts", sa.Integer, nullable=False, default=0),
+    sa.Column("progress", sa.Text, nullable=False, default=""),
+    sa.Column("started_at", sa.Double),
+    sa.Column("finished_at", sa.Double),
+    sa.Column("outcome", sa.Text),
+    sa.Column("error", sa.Text),
+    sa.Column("verdict", sa.Text),  # VerdictSummary as JSON
+    sa.Column("processes", sa.Integer, nullable=False, default=0),
+    sa.Column("processes_ok", sa.Integer, nullable=False, default=0),
+    sa.Column("bytes", sa.BigInteger, nullable=False, default=0),
+    sa.Column("pinned", sa.Boolean, nullable=False, default=False),
+    sa.Index("captures_of_job", "job_id", "id"),
+    sa.Index("captures_by_state", "state", "id"),
+)
+
+incidents = sa.Table(
+    "incidents",
+    _metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("job_id", sa.Text, nullable=False),
+    sa.Column("opened_at", sa.Double, nullable=False),
+    sa.Column("closed_at", sa.Double),
+    sa.Column("data", sa.Text, nullable=False),  # Incident as JSON
+    sa.Index("incidents_of_job", "job_id", "id"),
+    sa.Index("incidents_open", "closed_at"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRecord:
+    """One capture as the index knows it."""
+
+    request: CaptureRequest
+    state: CaptureState
+    job_id: str
+    attempts: int = 0
+    progress: str = ""
+    started_at: float | None = None
+    finished_at: float | None = None
+    outcome: str | None = None
+    error: str | None = None
+    verdict: VerdictSummary | None = None
+    processes: int = 0
+    processes_ok: int = 0
+    bytes: int = 0
+    pinned: bool = False
+
+    @property
+    def capture_id(self) -> str:
+        return self.request.capture_id
+
+    @property
+    def has_bundle(self) -> bool:
+        return self.bytes > 0
+
+
+class Index:
+    """All captures and incidents. Safe for many threads and, on PostgreSQL, many snapshotters."""
+
+    def __init__(self, url: str) -> None:
+        """`url` is SQLAlchemy's; tables are made where they are missing. Raises CannotStore."""
+        self._engine = _engine(url)
+        with self._writing() as connection:
+            _metadata.create_all(connection)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    # Incidents and new captures
+
+    def last_incidents(self, job_ids: Sequence[str]) -> dict[str, Incident]:
+        """The newest incident of each job, open or closed."""
+        with self._reading() as connection:
+            return _last_incidents(connection, job_ids)
+
+    def open_incidents(self) -> tuple[Incident, ...]:
+        query = sa.select(incidents.c.data).where(incidents.c.closed_at.is_(None)).order_by(incidents.c.id)
+        with self._reading() as connection:
+            return tuple(_incident(data) for data in connection.scalars(query))
+
+    @contextlib.contextmanager
+    def deciding(self, job_ids: Iterable[str]) -> Iterator[Decisions]:
+        """A transaction in which nobody else decides about these jobs."""
+        with self._writing() as connection:
+            _lock(connection, job_ids)
+            yield Decisions(connection)
+
+    def unqueued(self, limit: int) -> tuple[str, ...]:
+        """Captures that wait and were not handed to the queue yet, oldest first."""
+        query = (
+            sa.select(captures.c.id)
+            .where(captures.c.state == "queued", captures.c.enqueued_at.is_(None))
+            .order_by(captures.c.id)
+            .limit(limit)
+        )
+        with self._reading() as connection:
+            return tuple(connection.scalars(query))
+
+    def set_enqueued(self, ids: Sequence[str], now: float) -> None:
+        if ids:
+            self._update(captures.c.id.in_(ids), enqueued_at=now)
+
+    def requeue_lost(self, *, now: float, enqueued_before: float) -> None:
+        """Have captures handed out again whose owner is gone, or which the queue lost."""
+        lost_owner = sa.and_(captures.c.state == "running", captures.c.lease_until < now)
+        lost_message = sa.and_(captures.c.state == "queued", captures.c.enqueued_at < enqueued_before)
+        self._update(lost_owner, state="queued", enqueued_at=None, owner=None, lease_until=None)
+        self._update(lost_message, enqueued_at=None)
+
+    def requeue_own(self, owner: str) -> None:
+        """At the start of `owner`: what it ran when it died, and what waited, is handed out again."""
+        self._update(
+            sa.and_(captures.c.state == "running", captures.c.owner == owner),
+            state="queued",
+            enqueued_at=None,
+            owner=None,
+            lease_until=None,
+        )
+        self._update(captures.c.state == "queued", enqueued_at=None)
+
+    # The life of a capture
+
+    def claim(self, capture_id: str, owner: str, *, now: float, lease: float) -> CaptureRecord | None:
+        """Take a waiting capture, if nobody else has and its job is not being captured right now."""
+        record = self.get(capture_id)
+        if record is None or record.state != "queued":
+            return None
+        busy = sa.select(captures.c.id).where(
+            captures.c.job_id == record.job_id,
+            captures.c.state == "running",
+            captures.c.lease_until >= now,
+        )
+        with self._writing() as connection:
+            _lock(connection, [record.job_id])
+            waiting = sa.and_(captures.c.id == capture_id, captures.c.state == "queued")
+            if connection.execute(busy.limit(1)).first() is not None:
+                connection.execute(captures.update().where(waiting).values(enqueued_at=None))
+                return None
+            taken = connection.execute(
+                captures.update()
+                .where(waiting)
+                .values(
+                    state="running",
+                    owner=owner,
+                    lease_until=now + lease,
+                    started_at=now,
+                    attempts=captures.c.attempts + 1,
+                )
+            )
+        return self.get(capture_id) if taken.rowcount == 1 else None
+
+    def renew(self, ids: Iterable[str], owner: str, until: float) -> frozenset[str]:
+        """Prolong the leases of `owner`; returns those that are still its own."""
+        wanted = tuple(ids)
+        mine = sa.and_(captures.c.id.in_(wanted), captures.c.owner == owner, captures.c.state == "running")
+        self._update(mine, lease_until=until)
+        with self._reading() as connection:
+            return frozenset(connection.scalars(sa.select(captures.c.id).where(mine)))
+
+    def set_progress(self, capture_id: str, text: str) -> None:
+        self._update(captures.c.id == capture_id, progress=text)
+
+    def finish(self, manifest: Manifest, size: int, owner: str) -> bool:
+        """Record a capture whose bundle of `size` bytes is stored; False if it is no longer the owner's."""
+        return self._update(
+            sa.and_(captures.c.id == manifest.capture_id, captures.c.owner == owner),
+            **_of_manifest(manifest, size),
+        )
+
+    def fail(self, capture_id: str, owner: str, error: str, now: float) -> bool:
+        """Record that a capture left nothing; False if it is no longer the owner's."""
+        return self._update(
+            sa.and_(captures.c.id == capture_id, captures.c.owner == owner),
+            state="failed",
+            outcome="failed",
+            error=error,
+            finished_at=now,
+            owner=None,
+            lease_until=None,
+        )
+
+    # Looking up
+
+    def get(self, capture_id: str) -> CaptureRecord | None:
+        with self._reading() as connection:
+            row = connection.execute(sa.select(captures).where(captures.c.id == capture_id)).first()
+        return None if row is None else _record(row)
+
+    def list(
+        self, *, job_id: str | None = None, before: str | None = None, limit: int = 50
+    ) -> tuple[CaptureRecord, ...]:
+        """Newest first; `before` is the id of the last capture of the page before."""
+        query = sa.select(captures).order_by(captures.c.id.desc()).limit(limit)
+        if job_id is not None:
+            query = query.where(captures.c.job_id == job_id)
+        if before is not None:
+            query = query.where(captures.c.id < before)
+        return self._records(query)
+
+    def newest(self, *, verdicts_only: bool = False, limit: int = 1000) -> tuple[CaptureRecord, ...]:
+        """The newest capture of each job (or the newest with a verdict), newest first."""
+        ids = sa.select(sa.func.max(captures.c.id)).group_by(captures.c.job_id)
+        if verdicts_only:
+            ids = ids.where(captures.c.verdict.is_not(None))
+        query = sa.select(captures).where(captures.c.id.in_(ids)).order_by(captures.c.id.desc()).limit(limit)
+        return self._records(query)
+
+    def waiting(self, job_id: str) -> CaptureRecord | None:
+        """A capture of the job that waits to be taken."""
+        query = sa.select(captures).where(captures.c.job_id == job_id, captures.c.state == "queued").limit(1)
+        return next(iter(self._records(query)), None)
+
+    def latest(self, job_id: str) -> CaptureRecord | None:
+        """The newest capture of the job that is not still waiting or running, else the newest at all."""
+        finished = captures.c.state.in_(("done", "failed"))
+        query = sa.select(captures).where(captures.c.job_id == job_id)
+        query = query.order_by(sa.case((finished, 1), else_=0).desc(), captures.c.id.desc()).limit(1)
+        return next(iter(self._records(query)), None)
+
+    def last_scheduled_at(self, job_id: str) -> float | None:
+        query = sa.select(sa.func.max(captures.c.requested_at)).where(
+            captures.c.job_id == job_id, captures.c.trigger == "schedule"
+        )
+        with self._reading() as connection:
+            return cast("float | None", connection.scalar(query))
+
+    def queue_length(self) -> int:
+        query = sa.select(sa.func.count()).where(captures.c.state == "queued")
+        with self._reading() as connection:
+            return connection.scalar(query) or 0
+
+    def total_bytes(self) -> int:
+        with self._reading() as connection:
+            return int(connection.scalar(sa.select(sa.func.sum(captures.c.bytes))) or 0)
+
+    def finished(self) -> tuple[CaptureRecord, ...]:
+        """All captures that are done or failed, oldest first."""
+        query = sa.select(captures).where(captures.c.state.in_(("done", "failed"))).order_by(captures.c.id)
+        return self._records(query)
+
+    # Changing
+
+    def set_pinned(self, capture_id: str, pinned: bool) -> None:
+        self._update(captures.c.id == capture_id, pinned=pinned)
+
+    def delete(self, capture_id: str) -> bool:
+        """Forget a capture that does not run."""
+        with self._writing() as connection:
+            idle = sa.and_(captures.c.id == capture_id, captures.c.state != "running")
+            return connection.execute(captures.delete().where(idle)).rowcount == 1
+
+    def adopt(self, manifest: Manifest, size: int) -> None:
+        """Enter a bundle by its manifest alone, in place of what was known of it."""
+        values = _new_row(manifest.request, enqueued_at=None) | _of_manifest(manifest, size)
+        with self._writing() as connection:
+            connection.execute(captures.delete().where(captures.c.id == manifest.capture_id))
+            connection.execute(captures.insert().values(**values))
+
+    def _records(self, query: sa.Select[Any]) -> tuple[CaptureRecord, ...]:
+        with self._reading() as connection:
+            return tuple(_record(row) for row in connection.execute(query))
+
+    def _update(self, where: sa.ColumnElement[bool], **values: Any) -> bool:
+        with self._writing() as connection:
+            return connection.execute(captures.update().where(where).values(**values)).rowcount > 0
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        with _storing(), self._engine.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with _storing(), self._engine.connect() as connection:
+            connection = connection.execution_options(hangscope_writes=True)
+            with connection.begin():
+                yield connection
+
+
+class Decisions:
+    """What may be done inside `Index.deciding`."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def last_incidents(self, job_ids: Sequence[str]) -> dict[str, Incident]:
+        return _last_incidents(self._connection, job_ids)
+
+    def last_scheduled_at(self, job_id: str) -> float | None:
+        query = sa.select(sa.func.max(captures.c.requested_at)).where(
+            captures.c.job_id == job_id, captures.c.trigger == "schedule"
+        )
+        return cast("float | None", self._connection.scalar(query))
+
+    def save(self, changed: Sequence[Incident]) -> None:
+        """Store incidents, new or known."""
+        if not changed:
+            return
+        known = set()
+        for chunk in _chunks([one.id for one in changed]):
+            known |= set(self._connection.scalars(sa.select(incidents.c.id).where(incidents.c.id.in_(chunk))))
+        new = [_incident_row(one) for one in changed if one.id not in known]
+        if new:
+            self._connection.execute(incidents.insert(), new)
+        for one in changed:
+            if one.id in known:
+                row = _incident_row(one)
+                self._connection.execute(incidents.update().where(incidents.c.id == one.id).values(**row))
+
+    def add(self, requests: Sequence[CaptureRequest], *, enqueued_at: Mapping[str, float]) -> None:
+        """Enter new captures; `enqueued_at` says which go to the queue at once."""
+        rows = [_new_row(one, enqueued_at=enqueued_at.get(one.capture_id)) for one in requests]
+        if rows:
+            self._connection.execute(captures.insert(), rows)
+
+
+def _engine(url: str) -> sa.Engine:
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        return sa.create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            pool_pre_ping=True,
+            pool_size=10,
+            max_overflow=20,
+            pool_timeout=5,
+            connect_args={"connect_timeout": 5},
+        )
+    if parsed.get_backend_name() != "sqlite":
+        raise CannotStore(f"no index at {parsed.render_as_string()}", "give a sqlite:// or postgresql:// URL")
+    if parsed.database:
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(
+        parsed, pool_size=10, max_overflow=20, pool_timeout=5, connect_args={"timeout": 5}
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # BEGIN is ours: the driver's own comes too late for IMMEDIATE
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")  # a 202 survives a power cut too
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        writes = connection.get_execution_options().get("hangscope_writes")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+@contextlib.contextmanager
+def _storing() -> Iterator[None]:
+    try:
+        yield
+    except SQLAlchemyError as error:
+        problem = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        raise CannotStore(
+            f"the index cannot be used: {problem}", "check the database, and the room on its disk"
+        ) from error
+
+
+def _lock(connection: sa.Connection, job_ids: Iterable[str]) -> None:
+    """Keep other snapshotters off these jobs until the transaction ends; SQLite has one writer anyway."""
+    if connection.dialect.name != "postgresql":
+        return
+    keys = {int.from_bytes(hashlib.sha256(one.encode()).digest()[:8], signed=True) for one in job_ids}
+    for key in sorted(keys):  # in one order, so that two never wait for each other
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+
+
+def _chunks(ids: Sequence[str], size: int = 500) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), size):
+        yield ids[start : start + size]
+
+
+def _last_incidents(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, Incident]:
+    found: dict[str, Incident] = {}
+    for chunk in _chunks(job_ids):
+        newest = sa.select(sa.func.max(incidents.c.id)).where(incidents.c.job_id.in_(chunk))
+        query = sa.select(incidents.c.data).where(incidents.c.id.in_(newest.group_by(incidents.c.job_id)))
+        for data in connection.scalars(query):
+            incident = _incident(data)
+            found[incident.job_id] = incident
+    return found
+
+
+def _incident(data: str) -> Incident:
+    return msgspec.json.decode(data, type=Incident)
+
+
+def _incident_row(incident: Incident) -> dict[str, Any]:
+    return {
+        "id": incident.id,
+        "job_id": incident.job_id,
+        "opened_at": incident.opened_at,
+        "closed_at": incident.closed_at,
+        "data": _json(incident),
+    }
+
+
+def _new_row(request: CaptureRequest, *, enqueued_at: float | None) -> dict[str, Any]:
+    return {
+        "id": request.capture_id,
+        "job_id": request.job_id,
+        "state": "queued",
+        "trigger": request.trigger,
+        "requested_at": request.requested_at,
+        "request": _json(request),
+        "enqueued_at": enqueued_at,
+    }
+
+
+def _of_manifest(manifest: Manifest, size: int) -> dict[str, Any]:
+    return {
+        "job_id": manifest.job_id,
+        "state": "done",
+        "owner": None,
+        "lease_until": None,
+        "progress": "",
+        "started_at": manifest.started_at,
+        "finished_at": manifest.finished_at,
+        "outcome": manifest.outcome,
+        "error": manifest.error,
+        "verdict": None if manifest.verdict is None else _json(manifest.verdict),
+        "processes": len(manifest.targets),
+        "processes_ok": sum(target.outcome == "ok" for target in manifest.targets),
+        "bytes": size,
+        "pinned": manifest.pinned,
+    }
+
+
+def _record(row: sa.Row[Any]) -> CaptureRecord:
+    return CaptureRecord(
+        request=msgspec.json.decode(row.request, type=CaptureRequest),
+        state=row.state,
+        job_id=row.job_id,
+        attempts=row.attempts,
+        progress=row.progress,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        outcome=row.outcome,
+        error=row.error,
+        verdict=None if row.verdict is None else msgspec.json.decode(row.verdict, type=VerdictSummary),
+        processes=row.processes,
+        processes_ok=row.processes_ok,
+        bytes=row.bytes,
+        pinned=row.pinned,
+    )
+
+
+def _json(value: Incident | CaptureRequest | VerdictSummary | AlertInfo) -> str:
+    return msgspec.json.encode(value).decode()

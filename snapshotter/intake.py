@@ -1,0 +1,222 @@
+"""Taking requests for captures: alerts, people, schedules. Each is committed before it is answered."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from snapshotter import incidents
+from snapshotter.alertmanager import MAX_JOB_ID, JobAlerts, Reading, storable
+from snapshotter.bundle.index import Index
+from snapshotter.bundle.schema import CaptureRequest, new_capture_id
+from snapshotter.bundle.store import BundleStore
+from snapshotter.config import Config
+from snapshotter.errors import BadRequest, CannotStore
+from snapshotter.incidents import Incident, Policy, Step
+
+audit_log = logging.getLogger("snapshotter.audit")
+
+# Below this the disk counts as full: a bundle of one node takes about as much.
+_MIN_FREE_BYTES = 16 << 20
+# How many new captures go to the queue within one request; the rest follow as workers get free.
+_ENQUEUE_AT_ONCE = 50
+_MAX_REASON = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What a request led to: new captures, all committed, and those of them that go to the queue now."""
+
+    requests: tuple[CaptureRequest, ...]
+    enqueue: tuple[str, ...]
+    changed: bool  # whether anything was stored
+
+
+class Intake:
+    """Turns what comes from outside into rows of the index. Safe for many threads."""
+
+    def __init__(
+        self, config: Callable[[], Config], index: Index, store: BundleStore, *, now: Callable[[], float]
+    ) -> None:
+        self._config = config
+        self._index = index
+        self._store = store
+        self._now = now
+
+    def notification(self, reading: Reading, sender: str) -> Accepted:
+        """Alerts of one notification. Raises CannotStore, then nothing of it was stored."""
+        now = self._now()
+        jobs = {one.job_id: one for one in reading.jobs}
+        last = self._index.last_incidents(tuple(jobs))
+        if not any(self._changes(step) for step in self._steps(jobs, last, now).values()):
+            return Accepted((), (), changed=False)  # a repetition, the common case: nothing to write
+        with self._index.deciding(jobs) as decisions:
+            steps = self._steps(jobs, decisions.last_incidents(tuple(jobs)), now)
+            requests = [
+                self._of_alert(jobs[job_id], step.incident, reading.receiver, sender, now)
+                for job_id, step in steps.items()
+                if step.capture and step.incident is not None
+            ]
+            if requests:
+                self._check_room()
+            decisions.save([step.incident for step in steps.values() if step.incident is not None])
+            enqueue = tuple(one.capture_id for one in requests[:_ENQUEUE_AT_ONCE])
+            decisions.add(requests, enqueued_at=dict.fromkeys(enqueue, now))
+        _audit(requests)
+        return Accepted(tuple(requests), enqueue, changed=True)
+
+    def manual(self, job_id: str, reason: str, requested_by: str) -> Accepted:
+        """Somebody asks; a capture of the job that waits is the answer. Raises BadRequest, CannotStore."""
+        job_id, reason = storable(job_id), storable(reason).strip()
+        if len(job_id) > MAX_JOB_ID:
+            raise BadRequest(f"job_id is longer than {MAX_JOB_ID} characters")
+        if len(reason) > _MAX_REASON:
+            raise BadRequest(f"reason is longer than {_MAX_REASON} characters")
+        waiting = self._index.waiting(job_id)
+        if waiting is not None:
+            return Accepted((waiting.request,), (), changed=False)
+        now = self._now()
+        request = CaptureRequest(
+            capture_id=new_capture_id(now),
+            job_id=job_id,
+            trigger="manual",
+            reason=reason,
+            requested_by=requested_by,
+            requested_at=now,
+        )
+        self._check_room()
+        return self._store_request(request)
+
+    def due(self) -> tuple[Accepted, ...]:
+        """Captures whose time has come: of hangs that last, and scheduled. Closes forgotten incidents."""
+        now, config = self._now(), self._config()
+        policy = policy_of(config)
+        accepted = []
+        for incident in self._index.open_incidents():
+            at = incidents.next_capture_at(incident, policy)
+            if incidents.forgotten(incident, policy, now) or (at is not None and at <= now):
+                accepted.append(self._again(incident.job_id, policy, now))
+        for schedule in config.schedules:
+            last = self._index.last_scheduled_at(schedule.job_id)
+            if last is None or now - last >= schedule.every:
+                accepted.append(self._scheduled(schedule.job_id, schedule.reason, schedule.every, now))
+        return tuple(one for one in accepted if one.requests)
+
+    def _again(self, job_id: str, policy: Policy, now: float) -> Accepted:
+        with self._index.deciding([job_id]) as decisions:
+            incident = decisions.last_incidents([job_id]).get(job_id)
+            if incident is None or not incident.is_open:
+                return Accepted((), (), changed=False)
+            if incidents.forgotten(incident, policy, now):
+                decisions.save([incidents.close(incident, now)])
+                return Accepted((), (), changed=True)
+            at = incidents.next_capture_at(incident, policy)
+            if at is None or at > now:
+                return Accepted((), (), changed=False)
+            incident = incidents.captured(incident, now)
+            request = CaptureRequest(
+                capture_id=new_capture_id(now),
+                job_id=job_id,
+                trigger="alert",
+                reason=f"the hang lasts: capture {incident.captures} of its incident",
+                requested_by="hangscope",
+                requested_at=now,
+                incident_id=incident.id,
+                number=incident.captures,
+            )
+            decisions.save([incident])
+            decisions.add([request], enqueued_at={request.capture_id: now})
+        _audit([request])
+        return Accepted((request,), (request.capture_id,), changed=True)
+
+    def _scheduled(self, job_id: str, reason: str, every: float, now: float) -> Accepted:
+        request = CaptureRequest(
+            capture_id=new_capture_id(now),
+            job_id=job_id,
+            trigger="schedule",
+            reason=reason,
+            requested_by="hangscope",
+            requested_at=now,
+        )
+        with self._index.deciding([job_id]) as decisions:
+            last = decisions.last_scheduled_at(job_id)
+            if last is not None and now - last < every:  # another snapshotter was first
+                return Accepted((), (), changed=False)
+            decisions.add([request], enqueued_at={request.capture_id: now})
+        _audit([request])
+        return Accepted((request,), (request.capture_id,), changed=True)
+
+    def _store_request(self, request: CaptureRequest) -> Accepted:
+        with self._index.deciding([request.job_id]) as decisions:
+            decisions.add([request], enqueued_at={request.capture_id: request.requested_at})
+        _audit([request])
+        return Accepted((request,), (request.capture_id,), changed=True)
+
+    def _steps(self, jobs: dict[str, JobAlerts], last: dict[str, Incident], now: float) -> dict[str, Step]:
+        policy = policy_of(self._config())
+        return {
+            job_id: incidents.observe(
+                last.get(job_id), job_id, one.events, policy, now=now, new_id=new_capture_id(now)
+            )
+            for job_id, one in jobs.items()
+        }
+
+    @staticmethod
+    def _changes(step: Step) -> bool:
+        return step.incident is not None
+
+    @staticmethod
+    def _of_alert(
+        job: JobAlerts, incident: Incident, receiver: str, sender: str, now: float
+    ) -> CaptureRequest:
+        return CaptureRequest(
+            capture_id=new_capture_id(now),
+            job_id=job.job_id,
+            trigger="alert",
+            reason=job.alert.labels.get("alertname", "") or "alert",
+            requested_by=f"alertmanager {receiver} from {sender}",
+            requested_at=now,
+            incident_id=incident.id,
+            number=incident.captures,
+            alert=job.alert,
+        )
+
+    def _check_room(self) -> None:
+        try:
+            free = self._store.free_bytes()
+        except OSError as error:
+            raise CannotStore(f"the bundles' place cannot be used: {error}") from error
+        if free is not None and free < _MIN_FREE_BYTES:
+            raise CannotStore(
+                f"only {free} bytes are left for bundles", "make room, or lower storage.max_size and run gc"
+            )
+
+
+def policy_of(config: Config) -> Policy:
+    given = config.incidents
+    return Policy(
+        cool_down=given.cool_down,
+        recapture_after=given.recapture_after,
+        max_captures=given.max_captures,
+        forget_after=given.forget_after,
+    )
+
+
+def audit(what: str, **facts: object) -> None:
+    """One line of the audit log; values are JSON, so that nothing from outside can forge a line."""
+    pairs = (f"{key}={json.dumps(value, default=str)}" for key, value in facts.items())
+    audit_log.info("%s %s", what, " ".join(pairs))
+
+
+def _audit(requests: Sequence[CaptureRequest]) -> None:
+    for one in requests:
+        audit(
+            "capture_requested",
+            capture_id=one.capture_id,
+            job_id=one.job_id,
+            trigger=one.trigger,
+            reason=one.reason,
+            requested_by=one.requested_by,
+        )

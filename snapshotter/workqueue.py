@@ -1,0 +1,72 @@
+"""The task queue that carries capture ids to the workers: huey on SQLite, PostgreSQL or Redis.
+
+The index is what remembers captures; a message lost here is sent again from there.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import huey
+from huey.consumer import Consumer
+
+from snapshotter.errors import CannotStore
+
+_NAME = "hangscope"
+
+
+def open_queue(url: str | None, folder: Path) -> huey.Huey:
+    """The queue at a URL, or in SQLite in `folder`. Raises CannotStore with what is missing."""
+    scheme = urlsplit(url).scheme.partition("+")[0] if url else "sqlite"
+    common: dict[str, Any] = {"results": False, "utc": True}
+    try:
+        if scheme == "sqlite":
+            path = folder / "queue.db" if url is None else Path(urlsplit(url).path.removeprefix("/"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return huey.SqliteHuey(_NAME, filename=str(path), **common)
+        if url is not None and scheme in ("postgresql", "postgres"):
+            _, _, rest = url.partition("://")
+            return huey.PostgresHuey(_NAME, dsn=f"postgresql://{rest}", table_prefix=_NAME, **common)
+        if url is not None and scheme in ("redis", "rediss", "unix"):
+            return huey.RedisHuey(_NAME, url=url, **common)
+    except Exception as error:
+        # The drivers raise types of their own, and huey one where a driver is not installed.
+        raise CannotStore(f"the queue cannot be used: {error}", "check storage.queue") from error
+    raise CannotStore(
+        f"storage.queue: no queue of the kind {scheme!r}", "give a sqlite:, postgresql: or redis: URL"
+    )
+
+
+class _QuietConsumer(Consumer):  # type: ignore[misc]
+    """A consumer inside a larger program, which has its own signal handlers."""
+
+    def _set_signal_handlers(self) -> None:
+        pass
+
+
+class Workers:
+    """The threads that take tasks off the queue, and the one that sends periodic tasks."""
+
+    def __init__(self, queue: huey.Huey, count: int, *, stop_seconds: float = 10.0) -> None:
+        self._consumer = _QuietConsumer(
+            queue,
+            workers=count,
+            periodic=True,
+            initial_delay=0.05,
+            backoff=1.1,
+            max_delay=0.5,  # a hang is not to wait for a sleeping worker
+            scheduler_interval=1,
+            shutdown_timeout=stop_seconds,
+        )
+        self._thread = threading.Thread(target=self._consumer.run, name="queue", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let tasks under way end, for some seconds; what does not end is taken up at the next start."""
+        self._consumer.stop(graceful=True)
+        self._thread.join(5)
