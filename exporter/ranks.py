@@ -12,7 +12,7 @@ from exporter.launchers import Claim
 from exporter.procfs import ProcFS, Unreadable
 from exporter.roles import Role
 
-__all__ = ["NearMiss", "ProcessId", "RankFinder", "Role", "Scan", "TrainingProcess"]
+__all__ = ["Job", "NearMiss", "ProcessId", "RankFinder", "Role", "Scan", "TrainingProcess"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,22 @@ class NearMiss:
 
 
 @dataclass(frozen=True, slots=True)
+class Job:
+    """What this node has of one job.
+
+    `expected` is the number of ranks that the job's launchers should keep alive here, remembered while
+    any process of the job lives here; `running` the ranks that have a live trainer.
+    """
+
+    job_id: str
+    expected: int
+    running: int
+    conflicts: int  # processes that claim a rank which another one has
+    world_size: int | None = None
+    missing_ranks: tuple[int, ...] = ()  # ranks that were seen on this node and have no process now
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """All training processes of the node at one moment."""
 
@@ -60,6 +76,8 @@ class Scan:
     node: str
     processes: tuple[TrainingProcess, ...]
     near_misses: tuple[NearMiss, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    dropped: int = 0  # processes beyond what a node may show
 
 
 @dataclass(slots=True)
@@ -96,6 +114,11 @@ class RankFinder:
         self._lock = threading.Lock()
         self._known: dict[int, _Known] = {}
         self._foreign: dict[int, tuple[int, float]] = {}  # pid: inode, when to look again
+        self.latest = Scan(now(), node, ())
+
+    def poll(self) -> None:
+        """Scan and publish the result in `latest`, so that the finder is a background reader of its own."""
+        self.latest = self.scan()
 
     def scan(self) -> Scan:
         """Look at the node now."""
