@@ -1,0 +1,183 @@
+"""A capture boiled down: each distinct stack once with the ranks that have it, and a few facts per process.
+
+Digests of parts of a job add up to the digest of the whole, in any order, so that each node may boil down its
+own and the centre adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from snapshotter.stacks.model import Frame, NodeAnswer, Outcome, Process, Role, Sample, Thread
+from snapshotter.stacks.motion import Motion, motion_of
+
+UNNAMED = "unknown"
+
+Stack = tuple[Frame, ...]  # innermost first
+
+
+@dataclass(slots=True)
+class ProcessFacts:
+    """What the diagnosis needs to know of one process. `seat` is the rank it counts under in rank sets."""
+
+    node: str
+    role: Role
+    pid: int
+    rank: int | None
+    outcome: Outcome
+    error: str | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    worker: int | None = None
+    gpu: str | None = None
+    pod: str | None = None
+    name: str = ""
+    command_line: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    open_files: tuple[str, ...] = ()
+    state: str | None = None
+    wchan: str | None = None
+    kernel_stack: tuple[str, ...] = ()
+    stack: Stack = ()  # of the main thread
+    later_stack: Stack | None = None  # of the main thread in the second sample
+    threads: int = 0
+    motion: Motion = "unknown"
+
+    @property
+    def source(self) -> str:
+        """`gpu33-rank0`, for a DataLoader worker `gpu33-rank0.dataloader-1`; without its node where unknown."""
+        prefix = f"{self.node}-" if self.node else ""
+        if self.role == "trainer":
+            return f"{prefix}rank{self.rank}"
+        if self.role == "dataloader" and self.worker is not None:
+            return f"{prefix}rank{self.rank}.dataloader-{self.worker}"
+        owner = "" if self.rank is None else f"rank{self.rank}."
+        return f"{prefix}{owner}{self.role}-{self.pid}"
+
+
+@dataclass(slots=True)
+class StackGroup:
+    """All threads of one role and name with one stack: the indices of their processes, once per thread."""
+
+    role: Role
+    thread: str
+    main: bool  # the main thread of its process
+    stack: Stack
+    processes: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Digest:
+    """Facts of all processes and the groups of equal stacks; plus what the nodes said as a whole."""
+
+    processes: list[ProcessFacts] = field(default_factory=list)
+    groups: list[StackGroup] = field(default_factory=list)
+    nodes: list[NodeAnswer] = field(default_factory=list)  # without their processes
+
+
+def main_thread(threads: tuple[Thread, ...], pid: int) -> Thread | None:
+    """The thread that runs the program: by name, by thread id, or the one whose stack begins in a module."""
+    if not threads:
+        return None
+    if len(threads) == 1:
+        return threads[0]
+    for thread in threads:
+        if thread.thread_name == "MainThread":
+            return thread
+    for thread in threads:
+        if thread.os_thread_id == pid:
+            return thread
+    for thread in threads:
+        if thread.frames and thread.frames[-1].name == "<module>":
+            return thread
+    return threads[-1]
+
+
+def best_sample(process: Process) -> Sample | None:
+    """The first sample with stacks, else the first that could be read, else the first of all."""
+    for sample in process.samples:
+        if sample.outcome == "ok" and sample.threads:
+            return sample
+    for sample in process.samples:
+        if sample.outcome == "ok":
+            return sample
+    return process.samples[0] if process.samples else None
+
+
+class Digester:
+    """Adds nodes one after another; equal stacks are recognised by identity first, for speed."""
+
+    def __init__(self) -> None:
+        self.digest = Digest()
+        self._same: dict[int, Stack] = {}
+        self._distinct: dict[Stack, Stack] = {}
+        self._groups: dict[tuple[Role, str, bool, int], StackGroup] = {}
+
+    def _intern(self, frames: Stack) -> Stack:
+        known = self._same.get(id(frames))
+        if known is None:
+            known = self._distinct.setdefault(frames, frames)
+            if known is frames:
+                self._same[id(frames)] = frames
+        return known
+
+    def add_node(self, answer: NodeAnswer) -> None:
+        """Take in everything a node answered."""
+        self.digest.nodes.append(answer)
+        for process in answer.processes:
+            self.add_process(process)
+
+    def add_process(self, process: Process) -> None:
+        """Take in one process: its best sample's stacks and its facts."""
+        sample = best_sample(process)
+        facts = ProcessFacts(
+            node=process.node,
+            role=process.role,
+            pid=process.pid,
+            rank=process.rank,
+            outcome=process.outcome,
+            error=process.error,
+            local_rank=process.local_rank,
+            world_size=process.world_size,
+            worker=process.worker,
+            gpu=process.gpu,
+            pod=process.pod,
+            name=process.name,
+            command_line=process.command_line,
+            environment=process.environment,
+            open_files=process.open_files,
+        )
+        number = len(self.digest.processes)
+        self.digest.processes.append(facts)
+        if sample is None:
+            return
+        facts.state, facts.wchan, facts.kernel_stack = sample.state, sample.wchan, sample.kernel_stack
+        facts.error = facts.error or sample.error
+        main = main_thread(sample.threads, process.pid)
+        for thread in sample.threads:
+            stack = self._intern(thread.frames)
+            if thread is main:
+                facts.stack = stack
+            name = thread.thread_name or UNNAMED
+            key = (process.role, name, thread is main, id(stack))
+            group = self._groups.get(key)
+            if group is None:
+                group = self._groups[key] = StackGroup(process.role, name, thread is main, stack)
+                self.digest.groups.append(group)
+            group.processes.append(number)
+        facts.threads = len(sample.threads)
+        last = process.samples[-1]
+        if last is not sample:
+            later = main_thread(last.threads, process.pid)
+            if later is not None:
+                facts.later_stack = self._intern(later.frames)
+            facts.motion = motion_of(sample, last, main, later)
+
+
+def digest(answers: Iterable[NodeAnswer]) -> Digest:
+    """The digest of these nodes."""
+    digester = Digester()
+    for answer in answers:
+        digester.add_node(answer)
+    return digester.digest
