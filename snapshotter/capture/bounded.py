@@ -1,0 +1,103 @@
+"""Many calls at once, each within a time limit, none of which can hold up the rest or the program's end.
+
+A call into the kernel may never return (a dead file server, a locked memory map). Its thread is then left
+behind: threads here are daemons, and another one takes its place.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class _Batch(Generic[Item, Result]):
+    def __init__(self, call: Callable[[Item], Result], items: Sequence[Item]) -> None:
+        self.call = call
+        self.items = items
+        self.changed = threading.Condition()
+        self.next = 0
+        self.started: dict[int, float] = {}  # calls under way
+        self.ended: dict[int, tuple[Result | None, BaseException | None]] = {}
+        self.closed = False
+
+    def work(self) -> None:
+        while (number := self._begin()) is not None:
+            result, failure = None, None
+            try:
+                result = self.call(self.items[number])
+            except BaseException as error:
+                failure = error
+            if not self._end(number, result, failure):  # given up meanwhile, and this thread replaced
+                return
+
+    def _begin(self) -> int | None:
+        with self.changed:
+            if self.closed or self.next == len(self.items):
+                return None
+            number = self.next
+            self.next += 1
+            self.started[number] = time.monotonic()
+            self.changed.notify()
+            return number
+
+    def _end(self, number: int, result: Result | None, failure: BaseException | None) -> bool:
+        with self.changed:
+            if self.closed or self.started.pop(number, None) is None:
+                return False
+            self.ended[number] = (result, failure)
+            self.changed.notify()
+            return True
+
+
+def run_all(
+    call: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    at_once: int,
+    limit: float,
+    total: float,
+    name: str = "bounded",
+) -> list[Result | None]:
+    """`call` of every item, `at_once` at a time, in the order of `items`; None where it took too long.
+
+    `limit` seconds bound each call from its start, `total` the whole. An exception of a call is raised here,
+    after all others have ended.
+    """
+    batch = _Batch(call, items)
+    end = time.monotonic() + total
+
+    def start_thread() -> None:
+        threading.Thread(target=batch.work, name=name, daemon=True).start()
+
+    for _ in range(min(at_once, len(items))):
+        start_thread()
+    with batch.changed:
+        while len(batch.ended) < len(items):
+            now = time.monotonic()
+            if now >= end:
+                break
+            overdue = [one for one, since in batch.started.items() if now - since >= limit]
+            for number in overdue:
+                del batch.started[number]
+                batch.ended[number] = (None, None)
+                start_thread()
+            if overdue:
+                continue
+            due = min((since + limit for since in batch.started.values()), default=end)
+            batch.changed.wait(max(0.0, min(due, end) - now))
+        batch.closed = True
+        failures = [batch.ended[number][1] for number in sorted(batch.ended)]
+        for failure in failures:
+            if failure is not None:
+                raise failure
+        return [batch.ended.get(number, (None, None))[0] for number in range(len(items))]
+
+
+def call_within(call: Callable[[], Result], seconds: float, *, name: str = "bounded") -> Result | None:
+    """One call; None where it took longer than `seconds`. Its exception is raised here."""
+    return run_all(lambda _: call(), [None], at_once=1, limit=seconds, total=seconds, name=name)[0]
