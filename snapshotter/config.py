@@ -29,11 +29,18 @@ class IncidentConfig(Section, frozen=True):
 
     # Names (globs) of the alerts that ask for a capture. An alert with the label hangscope_capture="true"
     # does so under any name, one with hangscope_capture="false" never does.
-    alertnames: tuple[str, ...] = ("TrainingHang",)
+    alertnames: tuple[str, ...] = ("TrainingHang", "TrainingHangConfirmed")
     cool_down: Duration = Duration(600)  # at least this long between two captures that alerts ask for
     recapture_after: Duration = Duration(900)  # while the hang lasts; doubled each time
     max_captures: int = 4  # of one incident
     forget_after: Duration = Duration(86400)  # an incident is over if no notification came for so long
+
+
+class CaptureConfig(Section, frozen=True):
+    """How one node is captured."""
+
+    sample_interval: Duration = Duration(5)  # between the two samples that tell frozen from moving
+    processes_at_once: int = 8  # py-spy that run at a time on a node
 
 
 class ScheduleConfig(Section, frozen=True):
@@ -49,6 +56,7 @@ class Config(Section, frozen=True):
 
     storage: StorageConfig = StorageConfig()
     incidents: IncidentConfig = IncidentConfig()
+    capture: CaptureConfig = CaptureConfig()
     schedules: tuple[ScheduleConfig, ...] = ()
     workers: int = 4  # captures of different jobs at once
 

@@ -44,7 +44,7 @@ class TokenFile:
     def _current(self) -> bytes:
         with self._lock:
             try:
-                if _signature(os.stat(self._path)) != self._seen:
+                if _signature(self._path.stat()) != self._seen:
                     self._token, self._seen = self._read()
             except (OSError, ConfigError):
                 pass  # half-replaced by a rotation: the old secret holds until the new one can be read
@@ -58,7 +58,9 @@ class TokenFile:
         except OSError as error:
             raise ConfigError(f"{self._path}: the token cannot be read: {error.strerror}") from error
         if stat.S_IMODE(info.st_mode) & 0o007:
-            raise ConfigError(f"{self._path}: everyone on this machine can use this token: chmod o= {self._path}")
+            raise ConfigError(
+                f"{self._path}: everyone on this machine can use this token: chmod o= {self._path}"
+            )
         if not token or len(token) > _MAX_TOKEN_BYTES or not token.isascii() or len(token.split()) != 1:
             raise ConfigError(
                 f"{self._path}: not a token: one line of printable characters is expected, as of"

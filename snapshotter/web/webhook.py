@@ -1,7 +1,7 @@
 """POST /api/v1/alerts: Alertmanager's webhook, version 4.
 
-202 accepted and stored · 200 nothing to do · 400 malformed · 401 no or wrong token · 413 too large · 503 cannot
-store. Nothing is captured inside the request.
+202 accepted and stored · 200 nothing to do · 400 malformed · 401 no or wrong token · 413 too large ·
+503 cannot store. Nothing is captured inside the request.
 """
 
 from __future__ import annotations
