@@ -1,0 +1,83 @@
+"""The sections of the landing page: what is seen on this node, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from exporter.background import Health
+from exporter.logs.model import LogReport
+from exporter.sampler import Snapshot
+from exporter.server import Section
+
+
+def logs(report: LogReport, now: float) -> Section:
+    """One row a log, with the limit in force and why it is what it is."""
+    rows = tuple(
+        (
+            one.job_id,
+            one.log,
+            one.framework,
+            one.phase.value,
+            "none yet" if one.last_iteration is None else str(one.last_iteration),
+            f"{one.age(now):.0f} s",
+            f"{one.limit.seconds:.0f} s: {one.limit.reason}",
+            one.problem or one.path,
+        )
+        for one in report.logs
+    )
+    return Section(
+        "Training logs",
+        ("Job", "Log", "Framework", "Phase", "Iteration", "Age", "Limit and why", "Path"),
+        rows,
+        notes=tuple(
+            f"Job {one.job_id}, rank {one.rank}: its output is a {one.kind}. {one.remedy}"
+            for one in report.unfollowed
+        ),
+        empty="No training log is followed. A log is found when a rank's or its launcher's output goes to a "
+        "file, or when the configuration names it under `logs`.",
+    )
+
+
+def processes(snapshot: Snapshot) -> Section:
+    """One row a process, and what could not be read of the processes."""
+    notes = [
+        f"{count} processes: /proc/PID/{name} could not be read ({reason}); the metrics from it are missing."
+        for name, reason, count in snapshot.unreadable
+    ]
+    if snapshot.delay_accounting is False:
+        notes.append(
+            "The kernel does not account I/O delays, so training_process_io_wait_seconds_total is missing. "
+            "To have it: sysctl -w kernel.task_delayacct=1"
+        )
+    rows = tuple(
+        (
+            one.job_id,
+            "" if one.rank is None else str(one.rank),
+            one.role,
+            str(one.id.pid),
+            one.gpu or "",
+            one.pod or "",
+            " ".join(one.command_line)[:200],
+        )
+        for one in snapshot.scan.processes
+    )
+    return Section(
+        "Training processes",
+        ("Job", "Rank", "Role", "Pid", "GPU", "Pod", "Command line"),
+        rows,
+        notes=tuple(notes),
+        empty="No training process is seen on this node; `hangscope-exporter list-ranks` says why.",
+    )
+
+
+def readers(health: Iterable[Health], now: float) -> Section:
+    """How the background readers fare: what they publish is as old as their last success."""
+    rows = tuple(
+        (
+            one.name,
+            "never" if one.last_success is None else f"{max(0.0, now - one.last_success):.1f} s ago",
+            str(one.failures),
+        )
+        for one in health
+    )
+    return Section("Background readers", ("Reader", "Last success", "Failures"), rows)

@@ -1,0 +1,142 @@
+"""The running exporter: readers in the background, collectors over what they publish, the landing page.
+
+Here is decided which reader feeds which collector; nothing here reads or parses anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from exporter import config as configuration
+from exporter import landing
+from exporter.background import Background, Health
+from exporter.collectors.identity import IdentityCollector
+from exporter.collectors.iteration import IterationCollector
+from exporter.collectors.nccl import NcclCollector
+from exporter.collectors.process import ProcessCollector
+from exporter.collectors.self import SelfCollector
+from exporter.config import Config
+from exporter.logs.watcher import LogWatcher
+from exporter.nccl.watcher import NcclWatcher
+from exporter.procfs import ProcFS
+from exporter.ranks import RankFinder, Scan
+from exporter.runner import Runner
+from exporter.sampler import ProcessSampler
+from exporter.server import Section, create_app
+from exporter.webconfig import WsgiApp
+from exporter.yamlconfig import ConfigError
+
+log = logging.getLogger(__name__)
+
+SCAN_SECONDS = 1.0
+LOG_SECONDS = 0.5
+SAMPLE_SECONDS = 1.0
+NCCL_SECONDS = 5.0
+"""How often the NCCL reader looks whether a job is due; how often a job is asked is configured."""
+
+
+def node_name(config: Config) -> str:
+    """The node's name: configured, from the downward API's NODE_NAME, or the host name."""
+    return config.node_name or os.environ.get("NODE_NAME") or socket.gethostname()
+
+
+class Service:
+    """Everything between the configuration file and the WSGI application. Raises ConfigError."""
+
+    def __init__(self, config_path: Path | None, procfs_path: Path) -> None:
+        self._config_path = config_path
+        self._procfs = ProcFS(procfs_path)
+        self._config = configuration.load(config_path)
+        self._good_since = time.time()
+        self._reload_ok = True
+        self._reload: Callable[[], None] = self.reload
+        self._node = node_name(self._config)
+        self._finder = self._make_finder()
+        self._scan = self._finder.scan()
+        self._logs = LogWatcher(self._config, self._procfs, self.scan)
+        self._sampler = ProcessSampler(self._procfs, self.scan)
+        self._nccl = NcclWatcher(self._config.nccl, self._procfs, self.scan, node=self._node)
+        self._readers = (
+            Background("scan", self._rescan, SCAN_SECONDS),
+            Background("logs", self._logs.poll, LOG_SECONDS),
+            Background("processes", self._sampler.poll, SAMPLE_SECONDS),
+            Background("nccl", self._nccl.poll, NCCL_SECONDS),
+        )
+        registry = CollectorRegistry()
+        self._runner = Runner(
+            (
+                IterationCollector(lambda: self._logs.latest),
+                ProcessCollector(lambda: self._sampler.latest),
+                IdentityCollector(self.scan),
+                NcclCollector(lambda: self._nccl.latest),
+                SelfCollector(self._health, lambda: (self._reload_ok, self._good_since)),
+            )
+        )
+        registry.register(self._runner)
+        self.app: WsgiApp = create_app(
+            registry,
+            node=self._node,
+            sections=self._sections,
+            ready=lambda: all(one.last_success is not None for one in self._health()),
+            reload=lambda: self._reload(),
+        )
+
+    def scan(self) -> Scan:
+        """The training processes of the node as they were last found."""
+        return self._scan
+
+    def start(self) -> None:
+        for reader in self._readers:
+            reader.start()
+
+    def stop(self) -> None:
+        for reader in self._readers:
+            reader.stop()
+        self._runner.close()
+
+    def on_reload(self, reload: Callable[[], None]) -> None:
+        """What POST /-/reload calls: `reload` of this service, with whatever else the program re-reads."""
+        self._reload = reload
+
+    def reload(self) -> None:
+        """Read the configuration again; a bad file raises ConfigError and leaves the old one in force."""
+        try:
+            config = configuration.load(self._config_path)
+        except ConfigError:
+            self._reload_ok = False
+            raise
+        self._config = config
+        self._finder = self._make_finder()
+        self._logs.configure(config)
+        self._nccl.configure(config.nccl)
+        self._reload_ok = True
+        self._good_since = time.time()
+
+    def reload_or_log(self) -> None:
+        """The same for SIGHUP, where nobody waits for an answer."""
+        try:
+            self._reload()
+        except ConfigError as error:
+            log.error("the old configuration stays in force: %s", error)
+
+    def _make_finder(self) -> RankFinder:
+        return RankFinder(self._procfs, node=self._node, job_id=self._config.identity.job_id)
+
+    def _rescan(self) -> None:
+        self._scan = self._finder.scan()
+
+    def _health(self) -> tuple[Health, ...]:
+        return tuple(reader.health for reader in self._readers)
+
+    def _sections(self) -> Iterable[Section]:
+        yield landing.logs(self._logs.latest, time.time())
+        yield landing.processes(self._sampler.latest)
+        yield landing.nccl(self._nccl.latest)
+        yield landing.readers(self._health(), time.time())
