@@ -98,6 +98,23 @@ def run_all(
         return [batch.ended.get(number, (None, None))[0] for number in range(len(items))]
 
 
+class Pending(Generic[Result]):
+    """A call that was started and whose result is wanted later, if it comes."""
+
+    def __init__(self, call: Callable[[], Result], *, name: str = "bounded") -> None:
+        self._batch = _Batch(lambda _: call(), [None])
+        threading.Thread(target=self._batch.work, name=name, daemon=True).start()
+
+    def result(self, within: float) -> Result | None:
+        """The result; None where it does not come within so many seconds. The call's exception is raised."""
+        with self._batch.changed:
+            self._batch.changed.wait_for(lambda: self._batch.ended, within)
+            result, failure = self._batch.ended.get(0, (None, None))
+        if failure is not None:
+            raise failure
+        return result
+
+
 def call_within(call: Callable[[], Result], seconds: float, *, name: str = "bounded") -> Result | None:
     """One call; None where it took longer than `seconds`. Its exception is raised here."""
-    return run_all(lambda _: call(), [None], at_once=1, limit=seconds, total=seconds, name=name)[0]
+    return Pending(call, name=name).result(seconds)

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from exporter.procfs import ProcFS, Unreadable
 from exporter.ranks import Scan, TrainingProcess
-from snapshotter.capture import targets
-from snapshotter.capture.facts import Facts, in_page_fault, read_facts
+from snapshotter.capture import kernellog, native, openfiles, targets
+from snapshotter.capture.bounded import Pending, call_within, run_all
+from snapshotter.capture.expected import missing_here
 from snapshotter.capture.privacy import allowed_environment, mask_command_line
 from snapshotter.capture.pyspy import PySpy
-from snapshotter.stacks.model import NodeAnswer, Outcome, Process, Sample
+from snapshotter.capture.sampling import Sampler
+from snapshotter.stacks.model import NcclAnswer, NodeAnswer, Outcome, Process, Sample, Thread
 
-_GONE = "the process ended before its stack was read"
+_FIND_LIMIT = 15.0  # seconds
+_NATIVE_LIMIT = 30.0
+_SIDE_LIMIT = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,27 @@ class Progress:
     total: int
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to capture one node; times in seconds."""
+
+    interval: float = 5.0  # from one sample to the next
+    samples: int = 2
+    at_once: int = 8  # py-spy processes
+    deadline: float = 60.0  # of the whole
+    native: bool = False  # C frames of outliers and representatives; stops each of them for about 0.1 s
+    kernel_log_before: float = 3600.0  # how far back the kernel's log is read
+
+
+@dataclass(slots=True)
+class _Side:
+    """What is found out beside the stacks, by pid."""
+
+    environment: dict[int, dict[str, str]] = field(default_factory=dict)
+    open_files: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    native: dict[int, tuple[Thread, ...]] = field(default_factory=dict)
+
+
 def capture_node(
     find: Callable[[], Scan],
     procfs: ProcFS,
@@ -40,48 +64,74 @@ def capture_node(
     node: str,
     job_id: str | None = None,
     pids: Sequence[int] = (),
-    interval: float = 5.0,
-    samples: int = 2,
-    at_once: int = 8,
+    options: Options = Options(),
+    remembered: Callable[[str], Iterable[int]] = lambda job_id: (),
+    ask_nccl: Callable[[Scan, str], NcclAnswer | None] | None = None,
+    read_kernel_log: Callable[[float, float], tuple[str, ...]] = kernellog.troubles,
     progress: Callable[[Progress], None] = lambda step: None,
     now: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> NodeAnswer:
-    """Take `samples` samples, `interval` seconds apart, of a job's processes or of the trees below `pids`.
+    """Take samples of a job's processes (None: of all training here) or of the trees below `pids`.
 
-    `find` looks for the training processes of the node. `at_once` bounds the py-spy that run at a time.
-    Never raises for what it finds: where nothing is found, the answer has an error that says so.
+    `find` looks for the training processes of the node; `remembered` gives ranks of a job seen here before.
+    `ask_nccl` is asked once, meanwhile, and may answer nothing. Never raises for what it finds: where
+    nothing is found, or not in time, the answer has an error that says so.
     """
     started = now()
-    scan = find()
+    end = time.monotonic() + options.deadline
+
+    def choose() -> tuple[Scan, tuple[TrainingProcess, ...]]:
+        scan = find()
+        return scan, targets.of_pids(scan, pids, procfs) if pids else targets.of_job(scan, job_id, procfs)
+
+    def answer(outcome: Outcome, error: str | None, job: str = "") -> NodeAnswer:
+        return NodeAnswer(node, outcome, started, now(), job_id or job, error)
+
     try:
-        chosen = targets.of_pids(scan, pids, procfs) if pids else targets.of_job(scan, job_id, procfs)
-        error = None if chosen else _nothing_found(scan, job_id, node)
+        found = call_within(choose, min(_FIND_LIMIT, options.deadline), name="find")
     except targets.NoSuchTarget as problem:
-        chosen, error = (), str(problem)
-    taken: dict[int, list[Sample]] = {target.id.pid: [] for target in chosen}
-    described: dict[int, dict[str, str]] = {}
-    with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="capture") as pool:
-        for number in range(samples if chosen else 0):
-            began = now()
-            count = _Count(node, f"sample {number + 1} of {samples}", len(chosen), progress)
-            take = _Taker(procfs, pyspy, now, count)
-            for target, sample in zip(chosen, pool.map(take, chosen), strict=True):
-                taken[target.id.pid].append(sample)
-            if number == 0:
-                described = {target.id.pid: _environment(procfs, target, taken) for target in chosen}
-            if number + 1 < samples:
-                sleep(max(0.0, interval - (now() - began)))
+        return answer("ok", str(problem))
+    if found is None:
+        return answer("timeout", f"looking for the training processes of {node} took too long")
+    scan, chosen = found
+    job = job_id or (chosen[0].job_id if chosen else "")
+    kernel_log = Pending(
+        lambda: read_kernel_log(started - options.kernel_log_before, now()), name="kernel-log"
+    )
+    nccl = None if ask_nccl is None or not chosen else Pending(lambda: ask_nccl(scan, job), name="nccl")
+
+    sampler = Sampler(procfs, pyspy, at_once=options.at_once, now=now)
+    taken: list[list[Sample]] = [[] for _ in chosen]
+    side = _Side()
+    for number in range(options.samples if chosen else 0):
+        began = time.monotonic()
+        count = _Count(node, f"sample {number + 1} of {options.samples}", len(chosen), progress)
+        left = max(1.0, end - began) / (options.samples - number)
+        for samples, sample in zip(
+            taken, sampler.sample_all(chosen, total=left, done=count.one_more), strict=True
+        ):
+            samples.append(sample)
+        if number == 0:
+            _describe(procfs, chosen, taken, side)
+        if number + 1 < options.samples:
+            rest = min(options.interval, (end - began) / 2) - (time.monotonic() - began)
+            sleep(max(0.0, rest))
+    processes = tuple(_process(one, node, samples, side) for one, samples in zip(chosen, taken, strict=True))
+    if options.native:
+        _read_native(pyspy, processes, side, end)
+        processes = tuple(replace(one, native_threads=side.native.get(one.pid, ())) for one in processes)
     return NodeAnswer(
         node=node,
-        outcome="ok" if chosen else "gone",
+        outcome="ok",
         started_at=started,
         finished_at=now(),
-        job_id=job_id or (chosen[0].job_id if chosen else ""),
-        error=error,
-        processes=tuple(
-            _process(target, node, taken[target.id.pid], described[target.id.pid]) for target in chosen
-        ),
+        job_id=job,
+        error=None if chosen else _nothing_found(scan, job_id, node),
+        processes=processes,
+        expected_ranks=missing_here(processes, call_within(lambda: tuple(remembered(job)), 1.0) or ()),
+        nccl=None if nccl is None else _nccl_answer(nccl, end),
+        kernel_log=_lines(kernel_log),
     )
 
 
@@ -99,67 +149,52 @@ class _Count:
             self._progress(self._step)
 
 
-class _Taker:
-    """Takes one sample of one process."""
+def _describe(
+    procfs: ProcFS, chosen: Sequence[TrainingProcess], taken: Sequence[Sequence[Sample]], side: _Side
+) -> None:
+    """Environments, and the open files of what is blocked; a process that may be locked is left alone."""
 
-    def __init__(self, procfs: ProcFS, pyspy: PySpy, now: Callable[[], float], count: _Count) -> None:
-        self._procfs = procfs
-        self._pyspy = pyspy
-        self._now = now
-        self._count = count
-        self._delays = procfs.delay_accounting() is not False
-
-    def __call__(self, target: TrainingProcess) -> Sample:
-        sample = self._sample(target)
-        self._count.one_more()
-        return sample
-
-    def _sample(self, target: TrainingProcess) -> Sample:
+    def describe(item: tuple[TrainingProcess, Sample]) -> None:
+        target, sample = item
         pid = target.id.pid
-        taken_at = self._now()
-        facts = read_facts(self._procfs, pid, delays=self._delays)
-        if facts is None or facts.start_ticks != target.id.start_ticks:
-            return Sample(taken_at, "gone", error=_GONE)
-        if in_page_fault(self._procfs, pid, facts):
-            return _sample(
-                taken_at,
-                facts,
-                "uninterruptible",
-                "it waits in a page fault for a page that does not come; reading it could hang the reader",
-            )
-        dump = self._pyspy.dump(pid, target.id.start_ticks)
-        return replace(
-            _sample(taken_at, facts, dump.outcome, dump.error),
-            threads=dump.threads,
-            pause_seconds=dump.pause_seconds,
-        )
+        if sample.outcome == "gone":
+            return
+        if sample.state == "D" or any(thread.state == "D" for thread in sample.kernel_threads):
+            side.open_files[pid] = openfiles.on_network(procfs, pid)
+        if sample.outcome != "uninterruptible":
+            environment = procfs.environ(pid)
+            if not isinstance(environment, Unreadable):
+                side.environment[pid] = allowed_environment(environment)
+
+    first = [(target, samples[0]) for target, samples in zip(chosen, taken, strict=True)]
+    run_all(describe, first, at_once=4, limit=_SIDE_LIMIT, total=2 * _SIDE_LIMIT, name="describe")
 
 
-def _sample(taken_at: float, facts: Facts, outcome: Outcome, error: str | None) -> Sample:
-    return Sample(
-        taken_at=taken_at,
-        outcome=outcome,
-        error=error,
-        state=facts.state,
-        wchan=facts.wchan,
-        kernel_stack=facts.kernel_stack,
-        syscall=facts.syscall,
-        counters=facts.counters,
-        kernel_threads=facts.threads,
-    )
+def _read_native(pyspy: PySpy, processes: Sequence[Process], side: _Side, end: float) -> None:
+    def read(process: Process) -> None:
+        left = min(_NATIVE_LIMIT, end - time.monotonic())
+        dump = pyspy.dump(process.pid, process.start_ticks, native=True, timeout=left)
+        side.native[process.pid] = dump.threads
+
+    total = max(0.0, end - time.monotonic())
+    run_all(read, native.chosen(processes), at_once=2, limit=_NATIVE_LIMIT, total=total, name="native")
 
 
-def _environment(procfs: ProcFS, target: TrainingProcess, taken: dict[int, list[Sample]]) -> dict[str, str]:
-    """Reading it takes the lock of the memory map, so not of a process that may hold it for ever."""
-    if any(sample.outcome in ("uninterruptible", "gone") for sample in taken[target.id.pid]):
-        return {}
-    environment = procfs.environ(target.id.pid)
-    return {} if isinstance(environment, Unreadable) else allowed_environment(environment)
+def _nccl_answer(pending: Pending[NcclAnswer | None], end: float) -> NcclAnswer | None:
+    started = time.monotonic()
+    try:
+        answer = pending.result(max(0.0, end - started))
+    except Exception as error:  # whatever the client of a broken peer runs into, the stacks matter more
+        return NcclAnswer("", error=f"asking NCCL failed: {error}")
+    return answer
 
 
-def _process(
-    target: TrainingProcess, node: str, samples: Sequence[Sample], environment: dict[str, str]
-) -> Process:
+def _lines(pending: Pending[tuple[str, ...]]) -> tuple[str, ...]:
+    lines = pending.result(_SIDE_LIMIT)
+    return ("hangscope: the kernel log did not answer in time",) if lines is None else lines
+
+
+def _process(target: TrainingProcess, node: str, samples: Sequence[Sample], side: _Side) -> Process:
     failed = [sample for sample in samples if sample.outcome != "ok"]
     outcome: Outcome = "ok" if len(failed) < len(samples) else failed[-1].outcome
     return Process(
@@ -177,7 +212,8 @@ def _process(
         pod=target.pod,
         name=target.name,
         command_line=mask_command_line(target.command_line),
-        environment=environment,
+        environment=side.environment.get(target.id.pid, {}),
+        open_files=side.open_files.get(target.id.pid, ()),
         error=failed[-1].error if failed else None,
         samples=tuple(samples),
     )

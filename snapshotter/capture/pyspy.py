@@ -84,7 +84,7 @@ class PySpy:
         """`look` reads a pid's state, None when it is gone; `timeout` seconds bound all tries of one call."""
         self._look = look
         self._binary = find_binary() if binary is None else binary
-        self._timeout = timeout
+        self.timeout = timeout
         self._clock = clock
         self._lock = threading.Lock()
         self._abandoned: list[subprocess.Popen[bytes]] = []
@@ -95,7 +95,7 @@ class PySpy:
         Without stopping it, twice if need be; stopping it only where that gave no whole stack and it is
         neither in state D nor stopped. `native` adds C frames, for which py-spy has to stop it.
         """
-        deadline = self._clock() + (self._timeout if timeout is None else timeout)
+        deadline = self._clock() + (self.timeout if timeout is None else timeout)
         before = self._look(pid)
         if before is None or before.start_ticks != start_ticks:
             return Dump("gone", error="the process ended before its stack was read")

@@ -115,6 +115,7 @@ class Process:
     open_files: tuple[str, ...] = ()  # of a blocked process, on network file systems
     error: str | None = None
     samples: tuple[Sample, ...] = ()
+    native_threads: tuple[Thread, ...] = ()  # with C frames between the Python ones, where they were asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import pytest
 from exporter.procfs import ProcFS
 from exporter.ranks import ProcessId, Scan, TrainingProcess
 from snapshotter.capture.facts import look
-from snapshotter.capture.node import Progress, capture_node
+from snapshotter.capture.node import Options, Progress, capture_node
 from snapshotter.capture.pyspy import PySpy
 from snapshotter.stacks.model import NodeAnswer, Process
 
@@ -90,15 +90,21 @@ def member(pid: int, rank: int | None, *, job_id: str = "job", role: str = "trai
     )
 
 
-def capture(pids: list[int], reader: PySpy | None = None, **more: object) -> NodeAnswer:
+def capture(pids: list[int], reader: PySpy | None = None, samples: int = 2, **more: object) -> NodeAnswer:
     return capture_node(
         scan_of(),
         PROCFS,
         reader or pyspy(),
         node="node-a",
         pids=pids,
-        **{"interval": 0.0, **more},  # type: ignore[arg-type]
+        options=Options(interval=0.0, samples=samples),
+        **more,  # type: ignore[arg-type]
     )
+
+
+def capture_scan(scan: Callable[[], Scan], samples: int = 2) -> NodeAnswer:
+    options = Options(interval=0, samples=samples)
+    return capture_node(scan, PROCFS, pyspy(), node="node-a", job_id="job", options=options)
 
 
 def by_pid(answer: NodeAnswer) -> dict[int, Process]:
@@ -186,9 +192,9 @@ def test_a_process_that_is_not_there_any_more_is_gone(start: Callable[..., subpr
     os.kill(process.pid, signal.SIGKILL)
     wait_until(lambda: state(process.pid) == "Z")
 
-    zombie = capture_node(scan_of(ended), PROCFS, pyspy(), node="node-a", job_id="job", interval=0)
+    zombie = capture_scan(scan_of(ended))
     process.wait()
-    gone = capture_node(scan_of(ended), PROCFS, pyspy(), node="node-a", job_id="job", interval=0)
+    gone = capture_scan(scan_of(ended))
 
     for answer in (zombie, gone):
         assert [one.outcome for one in answer.processes] == ["gone"]
@@ -201,7 +207,7 @@ def test_a_pid_that_was_used_again_is_another_process(start: Callable[..., subpr
     earlier = TrainingProcess(
         **{**{name: getattr(now, name) for name in now.__slots__}, "id": ProcessId(pid, 1)}
     )
-    answer = capture_node(scan_of(earlier), PROCFS, pyspy(), node="node-a", job_id="job", interval=0)
+    answer = capture_scan(scan_of(earlier))
     assert [one.outcome for one in answer.processes] == ["gone"]
 
 
@@ -243,10 +249,8 @@ def test_a_pyspy_that_fails_is_an_error_and_not_the_end(
     pid = busy(start)
     broken = stand_in(tmp_path, "echo nonsense")
     found = by_pid(capture([pid], pyspy(broken)))[pid]
-    assert (found.outcome, found.error) == (
-        "error",
-        "py-spy's output is not the JSON we know: JSON is malformed: invalid character (byte 1)",
-    )
+    assert found.outcome == "error"
+    assert found.error is not None and "not the JSON we know" in found.error
     missing = by_pid(capture([pid], pyspy(tmp_path / "none")))[pid]
     assert missing.outcome == "error"
     assert missing.error is not None and "cannot be run" in missing.error
@@ -277,7 +281,7 @@ def test_the_job_is_taken_with_descendants_and_without_another_job_below_it(
     python_child, plain_child = map(int, process.stdout.readline().split())
     scan = scan_of(member(process.pid, 3), member(python_child, 0, job_id="inner"))
 
-    answer = capture_node(scan, PROCFS, pyspy(), node="node-a", job_id="job", interval=0, samples=1)
+    answer = capture_scan(scan, samples=1)
 
     found = by_pid(answer)
     assert set(found) == {process.pid, plain_child}
