@@ -35,18 +35,6 @@ class Progress:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to capture one node; times in seconds."""
-
-    interval: float = 5.0  # from one sample to the next
-    samples: int = 2
-    at_once: int = 8  # py-spy processes
-    deadline: float = 60.0  # of the whole
-    native: bool = False  # C frames of outliers and representatives; stops each of them for about 0.1 s
-    kernel_log_before: float = 3600.0  # how far back the kernel's log is read
-
-
 @dataclass(slots=True)
 class _Side:
     """What is found out beside the stacks, by pid."""
@@ -74,12 +62,16 @@ def capture_node(
 ) -> NodeAnswer:
     """Take samples of a job's processes (None: of all training here) or of the trees below `pids`.
 
+    Samples are `interval` seconds apart, by `at_once` py-spy at a time, all within `deadline` seconds.
+    `native_frames` adds C frames of outliers and representatives, which stops each for about 0.1 s. The
+    kernel's log is read from `kernel_log_before` seconds back.
+
     `find` looks for the training processes of the node; `remembered` gives ranks of a job seen here before.
     `ask_nccl` is asked once, meanwhile, and may answer nothing. Never raises for what it finds: where
     nothing is found, or not in time, the answer has an error that says so.
     """
     started = now()
-    end = time.monotonic() + options.deadline
+    end = time.monotonic() + deadline
 
     def choose() -> tuple[Scan, tuple[TrainingProcess, ...]]:
         scan = find()
@@ -89,36 +81,34 @@ def capture_node(
         return NodeAnswer(node, outcome, started, now(), job_id or job, error)
 
     try:
-        found = call_within(choose, min(_FIND_LIMIT, options.deadline), name="find")
+        found = call_within(choose, min(_FIND_LIMIT, deadline), name="find")
     except targets.NoSuchTarget as problem:
         return answer("ok", str(problem))
     if found is None:
         return answer("timeout", f"looking for the training processes of {node} took too long")
     scan, chosen = found
     job = job_id or (chosen[0].job_id if chosen else "")
-    kernel_log = Pending(
-        lambda: read_kernel_log(started - options.kernel_log_before, now()), name="kernel-log"
-    )
+    kernel_log = Pending(lambda: read_kernel_log(started - kernel_log_before, now()), name="kernel-log")
     nccl = None if ask_nccl is None or not chosen else Pending(lambda: ask_nccl(scan, job), name="nccl")
 
-    sampler = Sampler(procfs, pyspy, at_once=options.at_once, now=now)
+    sampler = Sampler(procfs, pyspy, at_once=at_once, now=now)
     taken: list[list[Sample]] = [[] for _ in chosen]
     side = _Side()
-    for number in range(options.samples if chosen else 0):
+    for number in range(samples if chosen else 0):
         began = time.monotonic()
-        count = _Count(node, f"sample {number + 1} of {options.samples}", len(chosen), progress)
-        left = max(1.0, end - began) / (options.samples - number)
+        count = _Count(node, f"sample {number + 1} of {samples}", len(chosen), progress)
+        left = max(1.0, end - began) / (samples - number)
         for samples, sample in zip(
             taken, sampler.sample_all(chosen, total=left, done=count.one_more), strict=True
         ):
             samples.append(sample)
         if number == 0:
             _describe(procfs, chosen, taken, side)
-        if number + 1 < options.samples:
-            rest = min(options.interval, (end - began) / 2) - (time.monotonic() - began)
+        if number + 1 < samples:
+            rest = min(interval, (end - began) / 2) - (time.monotonic() - began)
             sleep(max(0.0, rest))
-    processes = tuple(_process(one, node, samples, side) for one, samples in zip(chosen, taken, strict=True))
-    if options.native:
+    processes = tuple(_process(one, node, its, side) for one, its in zip(chosen, taken, strict=True))
+    if native_frames:
         _read_native(pyspy, processes, side, end)
         processes = tuple(replace(one, native_threads=side.native.get(one.pid, ())) for one in processes)
     return NodeAnswer(

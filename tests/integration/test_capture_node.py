@@ -15,7 +15,7 @@ import pytest
 from exporter.procfs import ProcFS
 from exporter.ranks import ProcessId, Scan, TrainingProcess
 from snapshotter.capture.facts import look
-from snapshotter.capture.node import Options, Progress, capture_node
+from snapshotter.capture.node import Progress, capture_node
 from snapshotter.capture.pyspy import PySpy
 from snapshotter.stacks.model import NodeAnswer, Process
 
@@ -97,14 +97,14 @@ def capture(pids: list[int], reader: PySpy | None = None, samples: int = 2, **mo
         reader or pyspy(),
         node="node-a",
         pids=pids,
-        options=Options(interval=0.0, samples=samples),
+        interval=0,
+        samples=samples,
         **more,  # type: ignore[arg-type]
     )
 
 
 def capture_scan(scan: Callable[[], Scan], samples: int = 2) -> NodeAnswer:
-    options = Options(interval=0, samples=samples)
-    return capture_node(scan, PROCFS, pyspy(), node="node-a", job_id="job", options=options)
+    return capture_node(scan, PROCFS, pyspy(), node="node-a", job_id="job", interval=0, samples=samples)
 
 
 def by_pid(answer: NodeAnswer) -> dict[int, Process]:
@@ -260,7 +260,12 @@ def test_a_target_that_dies_while_it_is_read_is_gone(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     pid = busy(start)
-    murderer = stand_in(tmp_path, f'for last; do :; done\nkill -KILL "$last"\nexec {pyspy_path()} "$@"')
+    murderer = stand_in(
+        tmp_path,
+        f'for last; do :; done\nkill -KILL "$last"\n'
+        'until grep -q "^State:.Z" "/proc/$last/status"; do :; done\n'
+        f'exec {pyspy_path()} "$@"',
+    )
     found = by_pid(capture([pid], pyspy(murderer)))[pid]
     assert {sample.outcome for sample in found.samples} == {"gone"}
 
