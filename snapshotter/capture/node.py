@@ -52,7 +52,12 @@ def capture_node(
     node: str,
     job_id: str | None = None,
     pids: Sequence[int] = (),
-    options: Options = Options(),
+    interval: float = 5.0,
+    samples: int = 2,
+    at_once: int = 8,
+    deadline: float = 60.0,
+    native_frames: bool = False,
+    kernel_log_before: float = 3600.0,
     remembered: Callable[[str], Iterable[int]] = lambda job_id: (),
     ask_nccl: Callable[[Scan, str], NcclAnswer | None] | None = None,
     read_kernel_log: Callable[[float, float], tuple[str, ...]] = kernellog.troubles,
@@ -98,16 +103,15 @@ def capture_node(
         began = time.monotonic()
         count = _Count(node, f"sample {number + 1} of {samples}", len(chosen), progress)
         left = max(1.0, end - began) / (samples - number)
-        for samples, sample in zip(
-            taken, sampler.sample_all(chosen, total=left, done=count.one_more), strict=True
-        ):
-            samples.append(sample)
+        sampled = sampler.sample_all(chosen, total=left, done=count.one_more)
+        for one, sample in zip(taken, sampled, strict=True):
+            one.append(sample)
         if number == 0:
             _describe(procfs, chosen, taken, side)
         if number + 1 < samples:
             rest = min(interval, (end - began) / 2) - (time.monotonic() - began)
             sleep(max(0.0, rest))
-    processes = tuple(_process(one, node, its, side) for one, its in zip(chosen, taken, strict=True))
+    processes = tuple(_process(target, node, its, side) for target, its in zip(chosen, taken, strict=True))
     if native_frames:
         _read_native(pyspy, processes, side, end)
         processes = tuple(replace(one, native_threads=side.native.get(one.pid, ())) for one in processes)
