@@ -28,7 +28,7 @@ Trigger = Literal["alert", "manual", "schedule"]
 # What became of a capture: of all processes a stack; of some; no process was there; nothing could be taken.
 CaptureOutcome = Literal["complete", "partial", "empty", "failed"]
 
-_CAPTURE_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{12}\Z")
+_CAPTURE_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{12}\Z", re.ASCII)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _FILE = re.compile(
     r"(?:nodes/[A-Za-z0-9][\w.~-]{0,150}\.json\.gz|nccl/[A-Za-z0-9][\w.~-]{0,150}\.txt)\Z", re.ASCII

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def build(
     for answer in answers:
         stem = _unused(schema.file_stem(answer.node), stems)
         node_file = f"nodes/{stem}.json.gz"
-        files[node_file] = gzip.compress(msgspec.json.encode(answer), compresslevel=6, mtime=0)
+        files[node_file] = gzip.compress(_encode(answer), compresslevel=6, mtime=0)
         nccl_file = None
         if answer.nccl is not None and answer.nccl.raw:
             nccl_file = f"nccl/{stem}.txt"
@@ -51,7 +52,7 @@ def build(
             )
         )
     if report is not None:
-        files[schema.REPORT] = msgspec.json.format(msgspec.json.encode(report), indent=1)
+        files[schema.REPORT] = msgspec.json.format(_encode(report), indent=1)
     manifest = Manifest(
         request=request,
         started_at=started_at,
@@ -68,7 +69,7 @@ def build(
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    return msgspec.json.format(_encode(manifest), indent=1)
 
 
 def job_of(request: CaptureRequest, answers: Iterable[NodeAnswer]) -> str:
@@ -90,6 +91,15 @@ def outcome(answers: Iterable[NodeAnswer]) -> CaptureOutcome:
 def write_folder(folder: Path, files: dict[str, bytes]) -> None:
     """Write a bundle's files as one folder, aside and renamed. Raises OSError, FileExistsError."""
     FolderStore(folder.parent).put_folder(folder.name, files)
+
+
+def _encode(value: Any) -> bytes:
+    """JSON; bytes of a command line or a path that are no UTF-8 become question marks."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        plain = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
+        return plain.encode("utf-8", "replace")
 
 
 def _targets(answers: tuple[NodeAnswer, ...]) -> Iterable[Target]:
