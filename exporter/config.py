@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -51,12 +52,18 @@ class IdentityConfig(Section):
 
 
 class NcclConfig(Section):
-    """Asking NCCL's RAS service."""
+    """Asking NCCL's RAS service. Each question may cost the job something, so it is asked seldom."""
 
-    enabled: bool = True
-    interval: Duration = Duration(60)
+    enabled: bool = True  # false: no job is ever asked
+    interval: Duration = Duration(60)  # between two questions to one job; 60s or slower
     quiet_start: Duration = Duration(600)  # never asked in a job's first minutes
-    ask_unsafe_versions: bool = False
+    ask_unsafe_versions: bool = False  # also versions that a question can crash, or that cannot be known
+    version: str | None = None  # NCCL version where the library does not say it; None: as the library says
+    format: Literal["auto", "text", "json"] = "auto"  # JSON leaks 60 bytes a rank in the job
+
+    def __post_init__(self) -> None:
+        if self.interval < 60:
+            raise ValueError("nccl.interval must be 60s or slower: each question costs the job something")
 
 
 class Config(Section):

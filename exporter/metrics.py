@@ -290,6 +290,93 @@ TABLE: tuple[Spec, ...] = (
         ("job_id", "resource", "stalled"),
         "Time in which some or all (full) tasks of the job's worst cgroup stalled on the resource (PSI).",
     ),
+    # NCCL RAS, as each job was last asked; one node a job asks.
+    Spec(
+        "nccl_ras_up",
+        "gauge",
+        ("job_id",),
+        "1 where the job gave a whole answer when last asked, 0 where not; absent: never asked.",
+    ),
+    Spec(
+        "nccl_ras_skipped",
+        "gauge",
+        ("job_id", "reason"),
+        "1 for the reason why the job is not asked now, 0 for all others.",
+    ),
+    Spec(
+        "nccl_ras_last_answer_timestamp_seconds",
+        "gauge",
+        ("job_id",),
+        "Unix time of the answer that the job's other nccl_ras metrics are from.",
+    ),
+    Spec(
+        "nccl_ras_scrape_duration_seconds",
+        "gauge",
+        ("job_id",),
+        "Time that the last question took from connecting to the last byte.",
+    ),
+    Spec(
+        "nccl_ras_scrape_errors_total",
+        "counter",
+        ("job_id", "reason"),
+        "Questions that failed, and answers whose figures were impossible (reason corrupt).",
+    ),
+    Spec(
+        "nccl_ras_info",
+        "gauge",
+        ("job_id", "nccl_version", "cuda_runtime", "cuda_driver", "format"),
+        "1, with the versions that the job's NCCL reports and the form of its answer.",
+    ),
+    Spec("nccl_ras_nodes", "gauge", ("job_id",), "Nodes of the job, as RAS counts them."),
+    Spec(
+        "nccl_ras_processes",
+        "gauge",
+        ("job_id",),
+        "Processes of the job that RAS ever saw, dead ones included.",
+    ),
+    Spec("nccl_ras_gpus", "gauge", ("job_id",), "GPUs of those processes."),
+    Spec(
+        "nccl_ras_processes_dead",
+        "gauge",
+        ("job_id",),
+        "Processes that RAS considers dead: unreachable for a minute. Dead is final.",
+    ),
+    Spec(
+        "nccl_ras_processes_missing",
+        "gauge",
+        ("job_id",),
+        "Processes that gave no data and are not considered dead yet.",
+    ),
+    Spec(
+        "nccl_ras_communicators",
+        "gauge",
+        ("job_id", "status", "error"),
+        "Communicators by status and errors as RAS writes them: OK, or INCOMPLETE,ERROR,MISMATCH in part.",
+    ),
+    Spec(
+        "nccl_ras_communicators_unlisted",
+        "gauge",
+        ("job_id",),
+        "Bad communicators beyond those that have series of their own.",
+    ),
+    Spec(
+        "nccl_ras_communicator_missing_ranks",
+        "gauge",
+        ("job_id", "communicator"),
+        "Ranks of a bad communicator whose processes gave no data.",
+    ),
+    Spec(
+        "nccl_ras_communicator_launch_lag",
+        "gauge",
+        ("job_id", "communicator", "op"),
+        "Highest minus lowest number of collectives that the ranks of a mismatched communicator launched.",
+    ),
+    Spec(
+        "nccl_ras_communicator_stalled_seconds",
+        "gauge",
+        ("job_id", "communicator"),
+        "How long a mismatch has stood with counters that do not move; 0 where seen once, or moving.",
+    ),
 )
 
 _BY_NAME: dict[str, Spec] = {spec.name: spec for spec in TABLE}

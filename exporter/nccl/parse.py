@@ -60,7 +60,7 @@ def _mismatches(one: Communicator) -> list[dict[str, Any]]:
 
 
 def to_json(report: RasReport) -> dict[str, Any]:
-    """The object of `check-nccl`: numbers as numbers, a figure that varies as `"3-4"`, hashes as 16 digits."""
+    """The object of `check-nccl`: numbers as numbers, a figure that varies as `"3-4"`, hashes 16 digits."""
     summary = report.summary
     return {
         "nccl_version": report.nccl_version,

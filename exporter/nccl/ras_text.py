@@ -482,7 +482,7 @@ def _named(communicators: tuple[Communicator, ...]) -> list[RasProcess]:
 
 
 def _all_blocks_there(report: RasReport) -> bool:
-    """Whether each communicator that the table calls bad is explained: not so in an answer that was cut late."""
+    """Whether each communicator that the table calls bad is explained: not so in an answer cut late."""
     for kind in ("INCOMPLETE", "ERROR", "MISMATCH"):
         announced = sum(group.communicators for group in report.groups if kind in group.errors)
         explained = sum(kind in communicator.errors for communicator in report.communicators)
