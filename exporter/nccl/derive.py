@@ -116,12 +116,15 @@ class Derivation:
         self._missing: set[Gpu] = set()
         self._entries = 0
         self._read = 0
+        self._largest: RawCommunicator | None = None
 
     def add(self, raw: RawCommunicator) -> None:
         gpus = {(rank.host, rank.pid, rank.cuda_dev, rank.nvml_dev) for rank in raw.ranks}
         self._gpus |= gpus
         self._entries += len(raw.ranks) + len(raw.missing_ranks)
         self._read += 1
+        if self._largest is None or raw.size > self._largest.size:
+            self._largest = raw
         self._note_missing(raw.missing_ranks)
         states = {status: _state(status) for status in {rank.status for rank in raw.ranks}}
         absent = [missing for missing in raw.missing_ranks if missing.status.unresponsive]
@@ -199,6 +202,7 @@ class Derivation:
             dead=dead,
             missing_count=len(missing),
             missing=missing,
+            largest=_members(self._largest),
             rank_entries=self._entries,
             understood=self._read + 1,
             not_understood=tuple(self.not_understood),
@@ -245,6 +249,12 @@ def _rank(raw: RawRank | RawMissing) -> RasRank:
         pid=raw.pid if raw.pid >= 0 else None,
         node=raw.host if raw.host != "unknown" else None,
     )
+
+
+def _members(raw: RawCommunicator | None) -> tuple[RasRank, ...]:
+    if raw is None:
+        return ()
+    return (*(_rank(one) for one in raw.ranks), *(_rank(one) for one in raw.missing_ranks))
 
 
 def _named(ranks: list[RasRank]) -> tuple[RasRank, ...]:

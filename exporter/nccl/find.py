@@ -98,7 +98,7 @@ def version_gate(version: Version | None, config: NcclConfig) -> Skip | None:
 
 
 def use_json(version: Version | None, config: NcclConfig, entries: int) -> bool:
-    """Which form to ask for; `entries`: rank entries of the job's last JSON answer, 0 where there was none."""
+    """Which form to ask for; `entries`: rank entries of the job's last JSON answer, 0 where none."""
     if config.format != "auto":
         return config.format == "json"
     if version is None or version < FIRST_JSON:

@@ -175,6 +175,15 @@ class Communicator:
     launched: int | None = None  # sum of all counters over all ranks that answered; JSON only
 
     @property
+    def named(self) -> tuple[RasRank, ...]:
+        """All its ranks that the answer names, some perhaps twice."""
+        shares = [share.ranks for part in self.rank_errors for share in part.shares]
+        if self.statuses is not None:
+            shares += [share.ranks for share in self.statuses.shares]
+        shares += [share.ranks for part in self.launches for share in part.shares]
+        return (*self.missing_ranks, *(rank for ranks in shares for rank in ranks))
+
+    @property
     def mismatched(self) -> bool:
         return self.statuses is not None or bool(self.launches)
 
@@ -212,6 +221,7 @@ class RasReport:
     missing: tuple[RasProcess, ...] = ()  # gave no data, not yet considered dead
     timeouts: int = 0
     collection_seconds: float | None = None
+    largest: tuple[RasRank, ...] = ()  # JSON: all ranks of the largest communicator, as a rule the world
     rank_entries: int = 0  # JSON: what one question costs the trainer in leaked entries
     corrupt: bool = False
     dropped: int = 0

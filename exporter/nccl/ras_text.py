@@ -470,10 +470,7 @@ def _named(communicators: tuple[Communicator, ...]) -> list[RasProcess]:
     """The processes that rank lines named."""
     found: dict[tuple[int, str], set[int]] = {}
     for communicator in communicators:
-        shares = [share.ranks for part in communicator.rank_errors for share in part.shares]
-        shares += [share.ranks for share in (communicator.statuses or StatusMismatch(())).shares]
-        shares += [share.ranks for part in communicator.launches for share in part.shares]
-        for rank in (*communicator.missing_ranks, *(rank for ranks in shares for rank in ranks)):
+        for rank in communicator.named:
             if rank.pid is not None and rank.node is not None:
                 gpus = found.setdefault((rank.pid, rank.node), set())
                 if rank.gpu is not None:
