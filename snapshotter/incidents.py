@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-# Alerts that are remembered per job; beyond it those that ended longest ago are forgotten.
+# Alerts that are told apart per job; further ones count, but their end does not.
 _MAX_ALERTS = 1000
 # How old `last_seen_at` may grow before a mere repetition is worth a write.
 _SEEN_RESOLUTION = 60.0
@@ -86,14 +86,14 @@ def observe(
             if event.fingerprint in ended and started < ended[event.fingerprint]:
                 continue
             heard_firing = True
-            firing[event.fingerprint] = started if known is None else max(started, known)
+            if known is not None or len(firing) < _MAX_ALERTS:
+                firing[event.fingerprint] = started if known is None else max(started, known)
         else:
             over = now if event.ends_at is None else event.ends_at
             if firing.get(event.fingerprint, over) <= over:
                 firing.pop(event.fingerprint, None)
                 ended[event.fingerprint] = max(over, ended.get(event.fingerprint, over))
-    ended = {key: end for key, end in ended.items() if key not in firing}
-    firing, ended = _bounded(firing, ended)
+    ended = _newest({key: end for key, end in ended.items() if key not in firing}, _MAX_ALERTS)
 
     if not firing:
         if last is None or not (last.is_open or ended != last.ended):
@@ -140,8 +140,7 @@ def _cooling(incident: Incident, policy: Policy, now: float) -> bool:
     return incident.last_capture_at is not None and now - incident.last_capture_at < policy.cool_down
 
 
-def _bounded(firing: dict[str, float], ended: dict[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-    kept_firing = dict(sorted(firing.items(), key=lambda item: item[1])[-_MAX_ALERTS:])
-    room = _MAX_ALERTS - len(kept_firing)
-    newest = sorted(ended.items(), key=lambda item: item[1], reverse=True)[:room]
-    return kept_firing, dict(newest)
+def _newest(ended: dict[str, float], most: int) -> dict[str, float]:
+    if len(ended) <= most:
+        return ended
+    return dict(sorted(ended.items(), key=lambda item: item[1], reverse=True)[:most])

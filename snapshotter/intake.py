@@ -50,10 +50,11 @@ class Intake:
         now = self._now()
         jobs = {one.job_id: one for one in reading.jobs}
         last = self._index.last_incidents(tuple(jobs))
-        if not any(self._changes(step) for step in self._steps(jobs, last, now).values()):
+        if not any(self._step(one, last, now).incident for one in reading.jobs):
             return Accepted((), (), changed=False)  # a repetition, the common case: nothing to write
         with self._index.deciding(jobs) as decisions:
-            steps = self._steps(jobs, decisions.last_incidents(tuple(jobs)), now)
+            last = decisions.last_incidents(tuple(jobs))
+            steps = {one.job_id: self._step(one, last, now) for one in reading.jobs}
             requests = [
                 self._of_alert(jobs[job_id], step.incident, reading.receiver, sender, now)
                 for job_id, step in steps.items()
@@ -154,18 +155,15 @@ class Intake:
         _audit([request])
         return Accepted((request,), (request.capture_id,), changed=True)
 
-    def _steps(self, jobs: dict[str, JobAlerts], last: dict[str, Incident], now: float) -> dict[str, Step]:
-        policy = policy_of(self._config())
-        return {
-            job_id: incidents.observe(
-                last.get(job_id), job_id, one.events, policy, now=now, new_id=new_capture_id(now)
-            )
-            for job_id, one in jobs.items()
-        }
-
-    @staticmethod
-    def _changes(step: Step) -> bool:
-        return step.incident is not None
+    def _step(self, job: JobAlerts, last: dict[str, Incident], now: float) -> Step:
+        return incidents.observe(
+            last.get(job.job_id),
+            job.job_id,
+            job.events,
+            policy_of(self._config()),
+            now=now,
+            new_id=new_capture_id(now),
+        )
 
     @staticmethod
     def _of_alert(

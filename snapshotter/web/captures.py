@@ -174,6 +174,7 @@ def bundle_zip(capture_id: str) -> Response:
     answer = Response(
         wrap_file(request.environ, file), content_type="application/zip", direct_passthrough=True
     )
+    answer.call_on_close(file.close)
     answer.content_length = size
     answer.headers["Content-Disposition"] = f'attachment; filename="{capture_id}.zip"'
     return answer
