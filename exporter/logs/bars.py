@@ -1,0 +1,114 @@
+"""Progress bars: tqdm, tqdm_loggable, rich, Keras, Ultralytics and others that draw n/total beside a bar."""
+
+from __future__ import annotations
+
+import re
+
+from exporter.logs.numbers import NUMBER, count
+from exporter.logs.reading import Form, Reading, shape
+from exporter.logs.words import Topic, is_training, topic
+from exporter.logs.wrappers import Record
+
+# tqdm.std.tqdm.format_meter, tqdm 4: `desc:  45%|####     | 9/20 [00:03<00:04,  2.7it/s, loss=1]`
+_TQDM = re.compile(
+    rf"(?:\d{{1,3}}%)?\|[^|]*\|\s*(?P<n>{NUMBER})(?:it)?/(?P<total>{NUMBER}|\?)(?:it)?\s*\[(?P<rest>[^\]]*)"
+)
+_OPEN = re.compile(rf"(?<![\w./])(?P<n>{NUMBER})it \[(?P<rest>[\d:]+,[^\]]*)\]?")
+_LOGGABLE = re.compile(rf"(?P<n>{NUMBER}|-)(?:it)?/(?P<total>{NUMBER})(?:it)?\s+rate:(?P<rest>\S*)")
+_GLYPHS = r"(?:[━╸╺─╌█▉▊▋▌▍▎▏▐░▒▓■□▪▫●○⣿⠿⣀]{4,}|\[[=>.#\-* ]{5,}\])"
+_GLYPH_BAR = re.compile(
+    rf"(?:{_GLYPHS}\s*(?:\d{{1,3}}(?:\.\d+)?%\s*)?(?P<n>{NUMBER})\s?/\s?(?P<total>{NUMBER})(?P<rest>.*)"
+    rf"|(?P<n2>{NUMBER})\s?/\s?(?P<total2>{NUMBER})\s*{_GLYPHS}(?P<rest2>.*))"
+)
+_GLYPH_HINT = re.compile(_GLYPHS)
+_UNIT = re.compile(
+    r"(?:[\d.,]+|\?)\s*(?P<scale>[kKMG]?)(?P<unit>[A-Za-z]*)/s(?:ec\w*)?\b|s/\s?(?P<per>[A-Za-z]+)"
+)
+_UNITS = {
+    "",
+    "it",
+    "its",
+    "step",
+    "steps",
+    "iter",
+    "iters",
+    "iteration",
+    "iterations",
+    "batch",
+    "batches",
+    "ba",
+}
+_UNITS |= {"update", "updates", "item", "epoch", "epochs", "ep", "s", "b"}
+_EPOCH = re.compile(r"(?i:(?<![a-z])ep(?:och)?s?)[\s:#=\[(]*(?P<epoch>\d+)(?:\s*/\s*\d+)?")
+_EPOCH_ONLY = re.compile(r"(?i:(?:\w+\s+)?epochs?)\W*\Z")
+_LEADING_PAIR = re.compile(r"\s*(?P<epoch>\d+)/\d+\s+\S")
+# torchtune's recipes: `epoch|global step|Loss: …`
+_EPOCH_AND_STEP = re.compile(r"\s*(?P<epoch>\d+)\|(?P<step>\d+)\|")
+
+
+def read(record: Record) -> Reading | None:
+    """The bar that a record shows; None where it shows none."""
+    text = record.text
+    match = _TQDM.search(text) if "/" in text and "|" in text else None
+    if match is None:
+        match = (_OPEN.search(text) if "it [" in text else None) or (
+            _LOGGABLE.search(text) if "rate:" in text else None
+        )
+    if match is None:
+        return _glyphs(record) if _GLYPH_HINT.search(text) else None
+    found = match.groupdict()
+    return _reading(record, text[: match.start()], found["n"], found.get("total"), found["rest"])
+
+
+def _glyphs(record: Record) -> Reading | None:
+    match = _GLYPH_BAR.search(record.text)
+    if match is None:
+        return None
+    found = match.groupdict()
+    n, total, rest = (found[name] or found[name + "2"] for name in ("n", "total", "rest"))
+    return _reading(record, record.text[: match.start()], n, total, rest or "")
+
+
+def _reading(record: Record, description: str, n: str, total: str | None, rest: str) -> Reading:
+    description = description[-160:].replace("Progress on:", "").rstrip(" |:")
+    number = count(n)
+    limit = count(total) if total else None
+    named = is_training(description)
+    about = topic(description)
+    why = f"bar about {about}" if about else ""
+    unit = _unit(rest)
+    if about is None and unit not in _UNITS:
+        about, why = Topic.DATA, f"bar counts {unit}"
+    if about is Topic.DATA and named and unit in _UNITS and not _is_verb(description):
+        about, why = None, ""
+    form = Form.BAR if total else Form.OPEN_BAR
+    epoch = _epoch(description)
+    both = _EPOCH_AND_STEP.match(description)
+    if both is not None:
+        number, epoch, named = int(both["step"]), float(both["epoch"]), True
+    elif unit in ("epoch", "epochs", "ep") or _EPOCH_ONLY.fullmatch(description.strip()):
+        form, epoch = Form.EPOCH, float(number) if number is not None else None
+    key = f"{form}:{record.source}:{shape(description)}:{limit}:{'nested' if record.nested else ''}"
+    return Reading(
+        form, key, number, limit, epoch, about, True, named, unstarted=not number or n == "-", why=why
+    )
+
+
+def _is_verb(description: str) -> bool:
+    """Whether the description says what is done to data (`Scanning train images`), not what is trained on."""
+    return re.search(r"\b[A-Za-z]+(?:ing|ed)\b", re.sub(r"(?i)\b\w*train\w*\b", "", description)) is not None
+
+
+def _unit(rest: str) -> str:
+    match = _UNIT.search(rest)
+    if match is None:
+        return ""
+    unit = match["unit"] if match["per"] is None else match["per"]
+    return (unit or "").lower()
+
+
+def _epoch(description: str) -> float | None:
+    match = (
+        _EPOCH.search(description) or _LEADING_PAIR.match(description) or _EPOCH_AND_STEP.match(description)
+    )
+    return float(match["epoch"]) if match else None

@@ -1,0 +1,213 @@
+"""Reading one record: which counter it shows, of what, and whether anything speaks for training.
+
+The rules are about names and shapes of numbers, not about frameworks: a name that counts iterations, a number
+that is a count, metrics beside it, and no word that makes it a mention, an evaluation or a checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+
+from exporter.logs import bars, dicts
+from exporter.logs.evidence import EVALUATED, has_metrics, is_evaluation_report
+from exporter.logs.numbers import NUMBER, count
+from exporter.logs.reading import Form, Reading, shape
+from exporter.logs.words import Counter, Topic, counter, is_alarm, is_mention, topic
+from exporter.logs.wrappers import Record
+
+_LOOKED_AT = 2000  # characters in which a counter may stand
+
+_SEPARATOR = (
+    r"(?:\s?\((?i:train)\w*\)\s*)?"
+    r"(?:[\"']?\s*(?::=|[:=|]|=>|->)\s*[\"'\[(#]?\s*|\s*[\[(#]\s*#?|\s+(?:no\.?\s+|number\s+|is\s+)?[\[(#]?\s*|\s*\.{3,}\s*)"
+)
+_COUNTER = re.compile(
+    r"(?:steps?|iter(?:ation)?s?|itr|it|batch(?:es)?|updates?|up(?=\.\s)|epochs?|ep(?=\.\s))"
+    r"(?P<index>[ _-]?(?:num|number|no|idx|index|id|count)(?![a-z]))?\.?"
+    + _SEPARATOR
+    + rf"(?P<n>{NUMBER})(?:-(?P<upto>\d+)(?=\]))?(?![\w%]|\.\d|:\d\d)"
+    + rf"(?:\s*(?:/|(?<=\s)of\s|(?<=\s)out of\s)\s*(?P<total>{NUMBER})(?![\w%]))?",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"[A-Za-z_](?:[\w.-]|/(?=[A-Za-z_]))*\Z")
+_BEFORE_PAIR = re.compile(r"(?i:epochs?|ep|train\w*|\w*)")
+_BRACKETS = re.compile(
+    r"(?P<epoch>\[\s*(?P<e>\d+)\s*(?:/\s*\d+\s*)?\]\s*)?"
+    r"[\[(]\s*(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s*(?:\(\s*[\d.]+\s*%\s*\)\s*)?[\])]"
+)
+_EPOCH_PAIR = re.compile(
+    r"(?i:epochs?|ep\.?)\s*[:\[(#]?\s*(?P<e>\d+)\s*\]?\s*[:|,\-–]\s*\[?\s*(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)"
+)
+_TUPLE = re.compile(r"\A\s*\[\s*(?P<e>\d+)\s*,\s*(?P<n>\d+)\s*\]")  # [epoch, batch] loss: …
+_BARE = re.compile(
+    r"\A\s*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|\s-\s|\s{2,}|\t))"
+)
+_EPOCH = re.compile(
+    r"(?<![A-Za-z])(?i:epoch)s?(?:\s*\(\w+\))?[\"']?\s*[:=#|\[(]*\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)"
+)
+_TRAIN_EPOCH = re.compile(r"(?i:train\w*)\s*:\s*(?P<epoch>\d+)\s*\[")
+_ONLY_BRACKETS = re.compile(r"\s*(?:\[[^\[\]]*\]\s*)+:?\s*\Z")
+_DECORATED = re.compile(r"\s*[=\-*#~]{3,}.*[=\-*#~]{3,}\s*\Z")
+_MILLISECONDS = re.compile(r"time \(ms\)", re.IGNORECASE)
+
+
+def read(record: Record) -> Reading | None:
+    """What the record shows; None where it shows no counter and no metrics at all."""
+    text = record.text
+    if not text or text.isspace():
+        return None
+    found = bars.read(record)
+    if found is not None:
+        return found
+    brace = text.find("{")
+    if brace >= 0 and dicts.looks_like_one(text, brace):
+        head = _keyed(record, text[:brace], text) if brace else None
+        return head if head is not None and head.form is Form.KEYED else dicts.read(record, brace) or head
+    if not any(character.isdigit() for character in text):
+        return None
+    return _keyed(record, text[:_LOOKED_AT], text) or _unnamed(record)
+
+
+def _keyed(record: Record, text: str, whole: str) -> Reading | None:
+    """The first name that counts iterations with its number."""
+    near: Reading | None = None
+    micro: Reading | None = None
+    epoch: Reading | None = None
+    for match in _COUNTER.finditer(text):
+        start = match.start()
+        left = _NAME.search(text[max(0, start - 48) : start])
+        name_start = start - len(left[0]) if left else start
+        if name_start and text[name_start - 1].isalnum():
+            continue
+        name = text[name_start : match.start("index") if match["index"] else start + _stem_length(match)]
+        if match["index"]:
+            name += match["index"]
+        kind = counter(_last_component(name))
+        if kind is None or kind is Counter.TOTAL:
+            continue
+        if "/" in name and topic(name) is not None:
+            continue
+        number = count(match["upto"] or match["n"])
+        if number is None:
+            continue
+        reading = _judge(record, whole, name_start, match.end(), kind, number, _total(match, whole))
+        if kind is Counter.EPOCH:
+            epoch = epoch or reading
+        elif reading.topic is not None:
+            near = near or reading
+        elif kind is Counter.MICRO:
+            micro = micro or reading
+        else:
+            return reading
+    if near is not None:
+        return near
+    if micro is not None:
+        return micro
+    pair = _bracketed(record, whole)
+    return pair or epoch
+
+
+def _stem_length(match: re.Match[str]) -> int:
+    word = re.match(r"[A-Za-z]+", match[0])
+    return len(word[0]) if word else 0
+
+
+def _last_component(name: str) -> str:
+    parts = [part for part in name.split("/") if part]
+    return parts[-1] if parts else ""
+
+
+def _total(match: re.Match[str], text: str) -> int | None:
+    if match["total"]:
+        return count(match["total"])
+    return dicts.total(text)
+
+
+def _judge(
+    record: Record, text: str, start: int, end: int, kind: Counter, number: int, total: int | None
+) -> Reading:
+    head, tail = text[:start], text[end:]
+    form = Form.EPOCH if kind is Counter.EPOCH else Form.KEYED
+    key = f"{form}:{record.source}:{shape(head)}:{shape(text[start:end])}:{total}"
+    epoch = float(number) if kind is Counter.EPOCH else epoch_of(text)
+
+    def not_training(about: Topic, why: str) -> Reading:
+        return Reading(form, key, number, total, epoch, about, why=why)
+
+    about = topic(without_metrics(head))
+    if about is not None:
+        return not_training(about, f"the text before the number is about {about}")
+    if is_mention(head):
+        return not_training(Topic.MENTION, "the words before the number make it a mention")
+    if _MILLISECONDS.search(head):
+        return not_training(Topic.MENTION, "the number is a time")
+    if is_alarm(text):
+        return not_training(Topic.MENTION, "a heartbeat, watchdog or error message")
+    if is_evaluation_report(tail) and form is not Form.EPOCH:
+        return not_training(Topic.EVALUATION, "its metrics are those of an evaluation")
+    metrics = has_metrics(head) or has_metrics(tail)
+    about = topic(tail[:40])
+    if about is not None and not metrics and not EVALUATED.search(tail):
+        return not_training(about, f"the text behind the number is about {about}")
+    strong = metrics or (total is not None and _ONLY_BRACKETS.match(text) is not None)
+    why = "" if strong else "no metrics beside the number: counts once it has come again with a higher one"
+    if not strong:
+        key += shape(tail)
+    return Reading(form, key, number, total, epoch, None, strong, why=why)
+
+
+_PAIRS = re.compile(r"[\w@./()-]*(?: [\w@./()-]+)?\s*[:=]\s*[-+]?\d[\w.%/+-]*")
+
+
+def without_metrics(head: str) -> str:
+    """The head without `name: number` pairs, whose names say what was measured, not what the record is about."""
+    return _PAIRS.sub(" ", head) if ":" in head or "=" in head else head
+
+
+def epoch_of(text: str) -> float | None:
+    """The epoch that a record shows."""
+    match = _EPOCH.search(text) or _TRAIN_EPOCH.search(text)
+    return float(match["epoch"]) if match else None
+
+
+def _bracketed(record: Record, text: str) -> Reading | None:
+    """`Epoch: [0][ 5/100] loss …`, `[ 5/100] loss …`, `epoch 002:  66 / 1234 loss=…`."""
+    match = _EPOCH_PAIR.search(text[:200])
+    if match is None:
+        for candidate in _BRACKETS.finditer(text[:200]):
+            before = text[: candidate.start()].rstrip(" :")
+            if re.search(r"(?i)epochs?(?:\(\w+\))?\Z", before) and candidate["e"] is None:
+                continue  # the epoch's own pair
+            match = candidate
+    if match is None:
+        return None
+    number, total = count(match["n"]), count(match["total"])
+    if number is None or not has_metrics(text[match.end() :]):
+        return None
+    head = text[: match.start()]
+    epoch = float(match["e"]) if match["e"] else epoch_of(text)
+    key = f"{Form.KEYED}:{record.source}:{shape(head)}:[]:{total}"
+    about = topic(without_metrics(head)) or topic(match[0])
+    why = f"the text before the number is about {about}" if about else ""
+    return Reading(Form.KEYED, key, number, total, epoch, about, why=why)
+
+
+def _unnamed(record: Record) -> Reading | None:
+    """`[1, 2000] loss: 2.1`, `[150] loss=3.2`, `100 | loss 6.2`: a number, then metrics."""
+    text = record.text
+    pair = _TUPLE.match(text)
+    match = pair or _BARE.match(text)
+    if match is None:
+        if record.label is not None and has_metrics(text[:80]):
+            return Reading(Form.BARE, f"{Form.BARE}:{record.source}:label", record.label, strong=False)
+        return None
+    tail = text[match.end() :]
+    if not has_metrics(tail[:80]) or topic(tail[:24]) is not None:
+        return None
+    number = count(pair["n"] if pair else match["a"] or match["b"])
+    if number is None:
+        return None
+    epoch = float(pair["e"]) if pair else epoch_of(text)
+    key = f"{Form.BARE}:{record.source}:{shape(text[: match.end()])}"
+    total = None if pair else count(match["total"] or "x")
+    return Reading(Form.BARE, key, number, total, epoch, strong=False, why="a number without a name")

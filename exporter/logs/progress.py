@@ -1,0 +1,128 @@
+"""How long a log may stay silent: intervals, the limit learned from them, and what its phase allows."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from dataclasses import dataclass
+
+from exporter.logs.model import Intervals, Limit, Phase
+
+_KEPT = 512
+_QUANTILES = (0.5, 0.9, 0.95, 0.99)
+_HIGH = 0.95
+"""The quantile the limit is learned from: one long pause in twenty does not move it."""
+_PAUSE_FACTOR = 3.0
+"""An evaluation, checkpoint or compilation may take this many limits, or this many times the longest seen."""
+_PAUSES = (Phase.EVALUATING, Phase.CHECKPOINTING, Phase.COMPILING)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The limits that apply to one log, in seconds."""
+
+    configured: float | None
+    where: str  # what configured it, for people
+    factor: float
+    floor: float
+    ceiling: float
+    minimum_intervals: int
+    startup_grace: float
+
+
+class Progress:
+    """Times at which one log showed progress. All times are Unix seconds of one clock."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.last_at: float | None = None
+        self._order: deque[float] = deque()
+        self._sorted: list[float] = []
+        self._count = 0
+        self._total = 0.0
+        self._pause_began: float | None = None
+        self._pause_phase: Phase | None = None
+        self._pause_moved: float | None = None
+        self._longest: dict[Phase, float] = {}
+
+    def moved(self, at: float, *, timed: bool = True) -> None:
+        """Training moved on. `timed` False: when it did is not known well enough to learn from."""
+        if self.last_at is not None and at > self.last_at and timed:
+            self._learn(at - self.last_at)
+        if self.last_at is None or at > self.last_at:
+            self.last_at = at
+        self._end_pause(at)
+
+    def paused(self, phase: Phase, at: float) -> None:
+        """The log announced a pause, or showed that the one under way goes on."""
+        if phase not in _PAUSES:
+            self._end_pause(at)
+            return
+        if self._pause_phase is not phase:
+            self._end_pause(at)
+            self._pause_phase, self._pause_began = phase, at
+        self._pause_moved = at
+
+    def restart(self, at: float) -> None:
+        """Another run began in the same log: its start has its own grace."""
+        self.since, self.last_at = at, None
+        self._end_pause(at)
+
+    def _end_pause(self, at: float) -> None:
+        if self._pause_phase is not None and self._pause_began is not None:
+            length = at - self._pause_began
+            self._longest[self._pause_phase] = max(length, self._longest.get(self._pause_phase, 0.0))
+        self._pause_phase = self._pause_began = self._pause_moved = None
+
+    def _learn(self, interval: float) -> None:
+        self._count += 1
+        self._total += interval
+        if self._pause_phase is not None:
+            return  # a pause says nothing of how long an iteration takes
+        self._order.append(interval)
+        insort(self._sorted, interval)
+        if len(self._order) > _KEPT:
+            del self._sorted[bisect_left(self._sorted, self._order.popleft())]
+
+    def quantile(self, share: float) -> float:
+        """The interval that this share of the newest ones does not exceed. Raises IndexError where there is none."""
+        return self._sorted[max(0, math.ceil(share * len(self._sorted)) - 1)]
+
+    def intervals(self) -> Intervals:
+        quantiles = tuple((share, self.quantile(share)) for share in _QUANTILES) if self._sorted else ()
+        return Intervals(self._count, self._total, quantiles)
+
+    def limit(self, rules: Rules, phase: Phase) -> Limit:
+        """The limit in force."""
+        base = self._base(rules)
+        if self.last_at is None:
+            if phase is Phase.COMPILING or rules.startup_grace >= base.seconds:
+                return Limit(max(rules.startup_grace, base.seconds), "grace before the first iteration")
+            return base
+        if phase not in _PAUSES:
+            return base
+        cap = max(base.seconds, rules.ceiling)
+        longest = self._longest.get(phase, 0.0)
+        allowed = min(cap, _PAUSE_FACTOR * max(base.seconds, longest))
+        lasted = 0.0 if self._pause_moved is None else max(0.0, self._pause_moved - self.last_at)
+        reason = f"{phase}: {allowed:.0f} s after its last sign of life; while training {base.reason}"
+        return Limit(lasted + allowed, reason)
+
+    def _base(self, rules: Rules) -> Limit:
+        if rules.configured is not None:
+            return Limit(rules.configured, f"set for {rules.where}")
+        known = len(self._sorted)
+        if known < rules.minimum_intervals:
+            return Limit(
+                rules.ceiling,
+                f"not learned yet ({known} of {rules.minimum_intervals} intervals): the ceiling",
+            )
+        high = self.quantile(_HIGH)
+        learned = rules.factor * high
+        reason = f"learned: {rules.factor:g} times {high:.3g} s, which 95% of {known} intervals do not exceed"
+        if learned < rules.floor:
+            return Limit(rules.floor, f"{reason}; raised to the floor")
+        if learned > rules.ceiling:
+            return Limit(rules.ceiling, f"{reason}; lowered to the ceiling")
+        return Limit(learned, reason)

@@ -1,0 +1,228 @@
+"""Which of the counters in a log is the training's.
+
+A log may show several: the training bar, the evaluation's, a download's, micro batches, epochs, engines that
+each count for themselves. Records of one shape make a series. Strong ones, with a name and metrics beside the
+number, are taken at their word; the others are judged by how they move beside them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from exporter.logs.reading import Form, Reading
+
+_MOST = 256  # series of one log that are remembered
+_RECURRED = 3  # records after which a weak series may count
+_BARS = (Form.BAR, Form.OPEN_BAR)
+
+
+@dataclass(slots=True)
+class Series:
+    """The records of one shape, and how their number moved."""
+
+    key: str
+    form: Form
+    strong: bool
+    named: bool
+    total: int | None
+    number: int = 0  # in order of appearance
+    count: int = 0
+    first: int | None = None
+    last: int | None = None
+    first_record: int = 0
+    last_record: int = 0
+    last_number_record: int = 0
+    epoch: float | None = None
+    advances: int = 0
+    resets: int = 0
+    stride: int = 0  # the newest advance
+    outside_evaluation: int = 0
+    closed: bool = False  # a bar ended by a newline
+    # Beside the strong series: their records while this bar was under way, and while it was not.
+    during: int = 0
+    beside: int = 0
+    cycles: int = 0
+    reference_advance: int = 0  # what the strong series advanced by at the last record beside this bar
+    # Beside other bars: key of an outer bar, and where that stood when this one's cycle began.
+    marks: dict[str, int] = field(default_factory=dict)
+    inside: dict[str, int] = field(default_factory=dict)  # whole cycles while the outer stood still
+    every: dict[str, int] = field(
+        default_factory=dict
+    )  # of those, with the outer one further than the time before
+
+    @property
+    def under_way(self) -> bool:
+        return self.last is not None and self.total is not None and 0 < self.last < self.total
+
+    def moves(self, reading: Reading) -> bool:
+        """Whether the reading shows progress over what was seen: another number, or another epoch."""
+        if reading.iteration is None:
+            return True
+        return reading.iteration != self.last or (reading.epoch is not None and reading.epoch != self.epoch)
+
+
+class Chooser:
+    """Keeps the series of one log and says which of them count."""
+
+    def __init__(self) -> None:
+        self._series: OrderedDict[str, Series] = OrderedDict()
+        self._strong_last: int | None = None
+        self._strong_records = 0
+        self._started = 0
+
+    @property
+    def series(self) -> tuple[Series, ...]:
+        return tuple(self._series.values())
+
+    def observe(self, reading: Reading, record: int, *, evaluating: bool, closed: bool) -> Series:
+        """Take a reading that may be training's into its series."""
+        one = self._series.get(reading.series)
+        if one is None:
+            one = self._series[reading.series] = Series(
+                reading.series, reading.form, reading.strong, reading.named, reading.total, self._started
+            )
+            self._started += 1
+            if len(self._series) > _MOST:
+                self._series.popitem(last=False)
+        else:
+            self._series.move_to_end(reading.series)
+        if one.form in _BARS:
+            self._mark_bars(one, reading)
+            one.closed = closed
+        if not reading.unstarted:
+            self._count(one, reading, record, evaluating)
+        if reading.iteration is not None:
+            if one.last is not None and reading.iteration > one.last:
+                one.advances += 1
+                one.stride = reading.iteration - one.last
+            elif one.last is not None and reading.iteration < one.last:
+                one.resets += 1
+            one.last = reading.iteration
+            one.epoch = reading.epoch if reading.epoch is not None else one.epoch
+        if one.form in _BARS and one.total is not None and one.last == one.total:
+            self._finish_cycle(one)
+        return one
+
+    def _count(self, one: Series, reading: Reading, record: int, evaluating: bool) -> None:
+        if not one.count:
+            one.first_record = record
+        if one.first is None:
+            one.first = reading.iteration
+        one.count += 1
+        one.last_record = record
+        if reading.iteration is not None:
+            one.last_number_record = record
+        one.outside_evaluation += not evaluating
+        if one.strong and one.form in (Form.KEYED, Form.METRICS):
+            self._strong_records += 1
+            advance = 0
+            if reading.iteration is not None:
+                advance = abs(reading.iteration - (self._strong_last or 0))
+                self._strong_last = reading.iteration
+            for bar in self._series.values():
+                if bar.form in _BARS:
+                    if bar.under_way:
+                        bar.during += 1
+                    else:
+                        bar.beside += 1
+                        bar.reference_advance = advance or bar.reference_advance
+
+    def _mark_bars(self, one: Series, reading: Reading) -> None:
+        number = reading.iteration or 0
+        if one.last is None or number < one.last:
+            for other in self._series.values():
+                if other is not one and other.form in (*_BARS, Form.EPOCH) and other.last is not None:
+                    before = one.marks.get(other.key)
+                    if before is not None and other.last == before + 1:
+                        one.every[other.key] = one.every.get(other.key, 0) + 1
+                    one.marks[other.key] = other.last
+
+    def _finish_cycle(self, one: Series) -> None:
+        one.cycles += 1
+        for key, mark in one.marks.items():
+            outer = self._series.get(key)
+            if outer is not None and outer.last == mark and (outer.total is None or mark < outer.total):
+                one.inside[key] = one.inside.get(key, 0) + 1
+
+    def accepted(self) -> set[str]:
+        """Keys of the series that count as training's, by all that was seen so far."""
+        keyed = {
+            one.key
+            for one in self._series.values()
+            if one.form in (Form.KEYED, Form.METRICS) and one.strong and one.count
+        }
+        elsewhere = {key for key in keyed if self._series[key].outside_evaluation}
+        keyed = elsewhere or keyed
+        numbered = any(self._series[key].form is Form.KEYED for key in keyed)
+        if not numbered:
+            weak = [one for one in self._series.values() if one.form is Form.KEYED and _recurs(one)]
+            keyed |= {one.key for one in weak if not one.strong}
+        bars = self._bars(bool(keyed))
+        found = keyed | bars
+        if not found:
+            found = {one.key for one in self._series.values() if one.form is Form.OPEN_BAR and one.count}
+        if not found:
+            bare = [one for one in self._series.values() if one.form is Form.BARE and _recurs(one)]
+            found = {max(bare, key=lambda one: one.count).key} if bare else set()
+        if not found:
+            found = {
+                one.key
+                for one in self._series.values()
+                if one.form is Form.EPOCH and one.count and (one.strong or _recurs(one))
+            }
+        return found
+
+    def _bars(self, beside_keyed: bool) -> set[str]:
+        candidates = [one for one in self._series.values() if one.form is Form.BAR and one.count]
+        if beside_keyed:
+            candidates = [one for one in candidates if self._agrees(one)]
+        named = [one for one in candidates if one.named]
+        if named:
+            totals = {one.total for one in named}
+            candidates = [one for one in candidates if one.named or one.total in totals]
+        keys = {one.key: one for one in candidates}
+        rejected: set[str] = set()
+        for inner in candidates:
+            for key, cycles in inner.inside.items():
+                outer = keys.get(key)
+                if outer is None:
+                    continue
+                every = inner.every.get(key, 0)
+                if (cycles > 1 and every >= (cycles - 1) * 0.6) or (
+                    cycles == 1 and inner.marks.get(key, 0) <= 0
+                ):
+                    rejected.add(key)  # the outer one counts epochs
+                else:
+                    rejected.add(inner.key)  # an evaluation within training
+        rejected |= self._alternating(
+            [one for one in candidates if one.key not in rejected and not one.named]
+        )
+        return set(keys) - rejected
+
+    def _agrees(self, bar: Series) -> bool:
+        """Whether a bar moves along with the strong series, rather than between their records."""
+        seen = bar.during + bar.beside
+        if bar.during:
+            return bar.during * 4 >= seen or bar.named
+        outside = self._strong_records
+        if not outside:
+            return True
+        if bar.cycles and outside <= bar.cycles + 1:
+            # One record a cycle: an epoch's summary, or an iteration made of many small ones.
+            return not bar.reference_advance or bar.reference_advance * 2 >= (bar.total or 0)
+        return not bar.cycles and bar.named and not bar.beside
+
+    @staticmethod
+    def _alternating(bars: list[Series]) -> set[str]:
+        """Of bars without description that take turns, the shorter ones: evaluations."""
+        repeated = [one for one in bars if one.cycles > 1 and one.total is not None]
+        if len(repeated) < 2:
+            return set()
+        longest = max(repeated, key=lambda one: (one.total or 0, -one.number))
+        return {one.key for one in repeated if one is not longest}
+
+
+def _recurs(one: Series) -> bool:
+    """Whether a weak series moved as a counter does."""
+    return one.count >= _RECURRED and one.advances >= 2 and one.advances >= 2 * one.resets

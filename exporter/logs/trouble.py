@@ -1,0 +1,41 @@
+"""Records that tell of trouble rather than progress, by kind."""
+
+from __future__ import annotations
+
+import re
+
+_KINDS = (
+    ("nccl_timeout", r"Watchdog caught collective operation timeout|collective operation timeout"),
+    ("desync", r"(?i)desync(?:hroni[sz]ed)?|mismatch between collective|Detected mismatch"),
+    (
+        "nccl_abort",
+        r"(?i)watchdog (?:thread )?(?:terminated|got stuck)|ncclComm(?:Abort|unicator was aborted)|NCCL communicator was aborted|DistBackendError",
+    ),
+    ("nccl_error", r"NCCL (?:error|WARN|ERROR)|nccl\w*Error|unhandled system error"),
+    (
+        "out_of_memory",
+        r"(?i)out of memory|OutOfMemoryError|oom-kill|Killed process \d+|Cannot allocate memory",
+    ),
+    ("xid", r"NVRM: Xid|\bXid\b.{0,40}\d+|ECC error|fallen off the bus"),
+    (
+        "cuda_error",
+        r"CUDA error|cudaError\w*|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|device-side assert|illegal memory access",
+    ),
+    (
+        "elastic_failure",
+        r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: -?\d+\)|RendezvousTimeoutError|Root Cause \(first observed failure\)",
+    ),
+    ("traceback", r"Traceback \(most recent call last\)"),
+    ("exception", r"^\s*(?:\w+\.)*\w+(?:Error|Exception)(?::|$)"),
+)
+_COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
+_HINT = re.compile(
+    r"(?i:error|exception|watchdog|timeout|desync|abort|memory|oom|xid|traceback|fail|mismatch|killed|signal|root cause|fallen|nccl warn)"
+)
+
+
+def kind(text: str) -> str | None:
+    """The kind of trouble that a record tells of; None where it tells of none."""
+    if _HINT.search(text) is None:
+        return None
+    return next((name for name, pattern in _COMPILED if pattern.search(text)), None)
