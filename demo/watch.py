@@ -66,12 +66,13 @@ class Watch:
         except OSError:
             return None
         for capture in captures:
-            self._once(f"capture {capture['id']}", f"capture {capture['id']}: {capture['state']}")
+            name = f"capture {capture['capture_id']}"
+            self._once(name, f"{name} is {capture['state']}")
         done = [capture for capture in captures if capture["state"] == "done"]
         if not done:
             return None
-        report = get_json(f"{base}/api/v1/captures/{done[0]['id']}/report")
-        return Verdict(report["verdict"]["headline"], f"{base}/captures/{done[0]['id']}", report)
+        report = get_json(f"{base}/api/v1/captures/{done[0]['capture_id']}/report")
+        return Verdict(report["verdict"]["headline"], f"{base}/captures/{done[0]['capture_id']}", report)
 
     def _look_at_log(self) -> None:
         selector = f'{{job_id="{self._job_id}"}}'

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from exporter.background import Health
 from exporter.logs.model import LogReport
+from exporter.nccl.find import SKIPS
+from exporter.nccl.watcher import JobStatus
 from exporter.sampler import Snapshot
 from exporter.server import Section
 
@@ -68,6 +70,20 @@ def processes(snapshot: Snapshot) -> Section:
         notes=tuple(notes),
         empty="No training process is seen on this node; `hangscope-exporter list-ranks` says why.",
     )
+
+
+def nccl(jobs: Iterable[JobStatus]) -> Section:
+    """One row a job: what RAS said, or why it is not asked."""
+    rows = []
+    for one in jobs:
+        if one.skip is not None:
+            said = f"not asked: {SKIPS[one.skip]}"
+        elif one.failure:
+            said = f"no answer: {one.failure}"
+        else:
+            said = "never asked yet" if one.up is None else "answered"
+        rows.append((one.job_id, said))
+    return Section("NCCL RAS", ("Job", "State"), tuple(rows), empty="No job to ask.")
 
 
 def readers(health: Iterable[Health], now: float) -> Section:

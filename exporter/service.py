@@ -62,7 +62,7 @@ class Service:
         self._scan = self._finder.scan()
         self._logs = LogWatcher(self._config, self._procfs, self.scan)
         self._sampler = ProcessSampler(self._procfs, self.scan)
-        self._nccl = NcclWatcher(self._config.nccl, self._procfs, self.scan, node=self._node)
+        self._nccl = NcclWatcher(self._config.nccl, self._procfs, self.scan)
         self._readers = (
             Background("scan", self._rescan, SCAN_SECONDS),
             Background("logs", self._logs.poll, LOG_SECONDS),
