@@ -10,6 +10,7 @@ from flask import current_app
 
 from snapshotter.bundle.index import Index
 from snapshotter.bundle.store import BundleStore
+from snapshotter.config import Config
 from snapshotter.metrics import Metrics
 from snapshotter.tasks import Tasks
 from snapshotter.web.auth import Auth
@@ -21,6 +22,7 @@ EXTENSION = "hangscope"
 class Services:
     """Everything behind the routes."""
 
+    config: Callable[[], Config]  # in force now
     index: Index
     store: BundleStore
     tasks: Tasks

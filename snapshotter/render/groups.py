@@ -1,0 +1,86 @@
+"""Equivalence classes of a report as pages show them: the rarest first, each with its stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from snapshotter.stacks import rankset
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLine:
+    """One frame in a list. `short` is what fits a line, `foreign` a native frame without a Python file."""
+
+    function: str
+    path: str
+    short: str
+    foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks whose stacks are equal, frames innermost first."""
+
+    ranks: str
+    count: int
+    first: int
+    role: str
+    thread: str
+    innermost: str
+    frames: tuple[FrameLine, ...]
+
+
+def groups(report: Mapping[str, Any]) -> tuple[Group, ...]:
+    """`equivalence_classes` of report.json in its order."""
+    return tuple(_group(one) for one in report.get("equivalence_classes", ()))
+
+
+def _group(one: Mapping[str, Any]) -> Group:
+    frames = tuple(_line(frame) for frame in one.get("stack", ()))
+    ranks = str(one.get("ranks", ""))
+    try:
+        first = rankset.lowest(rankset.parse(ranks))
+    except ValueError:
+        first = None
+    return Group(
+        ranks=ranks,
+        count=int(one.get("count", 0)),
+        first=first or 0,
+        role=str(one.get("role", "")),
+        thread=str(one.get("thread", "")),
+        innermost=f"{frames[0].function} {frames[0].short}" if frames else "no Python frames",
+        frames=frames,
+    )
+
+
+def frame_line(function: str, filename: str, line: int, short: str | None = None) -> FrameLine:
+    """One frame of a stack."""
+    where = f":{line}" if line else ""
+    foreign = not filename.endswith((".py", ".pyx", ".ipynb")) and not filename.startswith("<")
+    return FrameLine(
+        function or "unknown",
+        f"{filename or 'unknown'}{where}",
+        f"{short or shorten(filename) or 'unknown'}{where}",
+        foreign,
+    )
+
+
+def shorten(path: str) -> str:
+    """The last three parts of a long path: `core/pipeline_parallel/schedules.py`."""
+    parts = path.split("/")
+    return path if len(parts) <= 4 else "/".join(parts[-3:])
+
+
+def _line(frame: str | Mapping[str, Any]) -> FrameLine:
+    if isinstance(frame, str):
+        function, _, path = frame.partition(" ")
+        filename, _, line = path.rpartition(":")
+        return frame_line(function, filename or path, int(line) if line.isdecimal() else 0)
+    return frame_line(
+        str(frame.get("name") or frame.get("function") or ""),
+        str(frame.get("filename") or ""),
+        int(frame.get("line") or 0),
+        frame.get("short_filename"),
+    )

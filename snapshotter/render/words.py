@@ -1,0 +1,82 @@
+"""Numbers, times and rank sets as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+
+def number(value: float | int | None) -> str:
+    """`10,240`; a dash for nothing."""
+    return "–" if value is None else f"{value:,}"
+
+
+def moment(seconds: float | None) -> str:
+    """Unix seconds as `2026-11-30 01:22:33 UTC`."""
+    when = _datetime(seconds)
+    return when.strftime("%Y-%m-%d %H:%M:%S UTC") if when else "–"
+
+
+def iso(seconds: float | None) -> str:
+    when = _datetime(seconds)
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ") if when else ""
+
+
+def _datetime(seconds: float | None) -> datetime | None:
+    if seconds is None:
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def duration(seconds: float | None) -> str:
+    """`0.4 s`, `12 s`, `3 min 5 s`, `2 h 10 min`, `5 d 3 h`."""
+    if seconds is None:
+        return "–"
+    seconds = max(0.0, seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, below, size in (("min", "s", 60), ("h", "min", 3600), ("d", "h", 86400)):
+        limit = {60: 3600, 3600: 86400, 86400: float("inf")}[size]
+        if whole < size:
+            break
+        if whole < limit:
+            rest = (whole % size) // {60: 1, 3600: 60, 86400: 3600}[size]
+            return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
+    return f"{whole} s"
+
+
+def ago(seconds: float | None, now: float) -> str:
+    """`3 min ago`; in days beyond two of them."""
+    return "–" if seconds is None else f"{duration(now - seconds)} ago"
+
+
+def data_size(count: int) -> str:
+    """Bytes as `2.4 MB` (decimal)."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{count} B"
+
+
+def clip_ranks(folded: str, most: int = 60) -> str:
+    """A folded set cut at a group's border: `0-5/8/…`."""
+    if len(folded) <= most:
+        return folded
+    head = folded[:most].rpartition("/")[0]
+    return f"{head}/…" if head else "…"
+
+
+# Filters of all templates, by name.
+FILTERS: dict[str, Callable[..., str]] = {
+    "number": number,
+    "moment": moment,
+    "iso": iso,
+    "duration": duration,
+    "clip_ranks": clip_ranks,
+}

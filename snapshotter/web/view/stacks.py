@@ -1,0 +1,240 @@
+"""The Stacks tab: choosing processes, and one process as it is shown, alone or beside another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from snapshotter.bundle.schema import Target
+from snapshotter.render.groups import FrameLine, frame_line
+from snapshotter.stacks import rankset
+from snapshotter.stacks.model import NodeAnswer, Process, Sample, Thread
+from snapshotter.web.view.people import state_words
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the reader asked for; empty strings mean any."""
+
+    worker: str = ""
+    gpu: str = ""
+    ranks: str = ""
+    role: str = ""
+    thread: str = ""
+    pid: str = ""
+    beside: str = ""
+    sample: int = 1
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.worker or self.gpu or self.ranks or self.role or self.pid or self.beside)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One process that matches, for the list of links."""
+
+    rank: int | None
+    node: str
+    pod: str
+    gpu: str
+    role: str
+    pid: int
+    worker: int | None
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadView:
+    """One thread: frames innermost first; `differing` of them, from the innermost, are not in the other."""
+
+    name: str
+    facts: str
+    frames: tuple[FrameLine, ...]
+    differing: int
+    main: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessView:
+    """One process in one sample."""
+
+    title: str
+    process: Process
+    sample_number: int
+    samples: int
+    state: str
+    wchan: str
+    kernel_stack: tuple[str, ...]
+    syscall: str
+    error: str
+    threads: tuple[ThreadView, ...]
+    taken_at: float | None
+    pause_seconds: float | None
+
+
+def found(report: Mapping[str, Any], choice: Choice) -> tuple[Found, ...]:
+    """The processes that match. Raises ValueError for ranks that cannot be read."""
+    ranks = rankset.parse(choice.ranks.replace(",", "/").replace(" ", "")) if choice.ranks else None
+    return tuple(
+        one
+        for one in map(_found, report.get("process_infos", ()))
+        if (not choice.worker or choice.worker in (one.node, one.pod))
+        and (not choice.gpu or one.gpu == choice.gpu)
+        and (not choice.role or one.role == choice.role)
+        and (not choice.pid or str(one.pid) == choice.pid)
+        and (ranks is None or (one.rank is not None and one.rank >= 0 and ranks >> one.rank & 1))
+    )
+
+
+def processes_of(targets: Sequence[Target]) -> dict[str, Any]:
+    """What stands for a report where the analysis failed: the processes that the manifest names."""
+    rows = [
+        {"Rank": one.rank, "Node": one.node, "Role": one.role, "Pid": one.pid, "Outcome": one.outcome}
+        for one in targets
+    ]
+    return {"verdict": {}, "process_infos": rows}
+
+
+def workers(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(value, text) of the worker menu: each node with its pods, in the order of its lowest rank."""
+    pods: dict[str, dict[str, None]] = {}
+    for one in report.get("process_infos", ()):
+        of_node = pods.setdefault(str(one.get("Node") or ""), {})
+        if one.get("PodName"):
+            of_node[str(one["PodName"])] = None
+    return [
+        (node, f"{node} · {', '.join(list(names)[:2])}" if names else node)
+        for node, names in pods.items()
+        if node
+    ]
+
+
+def distinct(report: Mapping[str, Any], key: str) -> list[str]:
+    """The values of one field of all processes, numbers in their order."""
+    values = {str(one[key]) for one in report.get("process_infos", ()) if one.get(key) not in (None, "")}
+    return sorted(
+        values, key=lambda value: (not value.isdecimal(), int(value) if value.isdecimal() else 0, value)
+    )
+
+
+def first_choice(report: Mapping[str, Any]) -> Choice:
+    """What to show to a reader who asked for nothing: the first culprit beside the first waiting rank."""
+    verdict = report.get("verdict", {})
+    culprit, waiting = _first(verdict.get("culprit_ranks")), _first(verdict.get("waiting_ranks"))
+    if culprit is not None:
+        return Choice(ranks=str(culprit), role="trainer", beside="" if waiting is None else str(waiting))
+    return Choice(role="trainer")
+
+
+def find_process(answer: NodeAnswer, wanted: Found) -> Process | None:
+    """The process in its node's answer."""
+    return next((one for one in answer.processes if (one.pid, one.role) == (wanted.pid, wanted.role)), None)
+
+
+def show(process: Process, choice: Choice, other: Process | None = None) -> ProcessView:
+    """One process for a column of the page; `other` is what it stands beside."""
+    number = min(max(1, choice.sample), max(1, len(process.samples)))
+    sample = process.samples[number - 1] if process.samples else None
+    theirs = _sample(other, choice.sample) if other else None
+    threads = sample.threads if sample else ()
+    main = _main(threads, process.pid)
+    shown = [one for one in threads if not choice.thread or (one.thread_name or "unknown") == choice.thread]
+    shown.sort(key=lambda one: (one is not main, not one.active, one.thread_name or ""))
+    return ProcessView(
+        title=_title(process),
+        process=process,
+        sample_number=number,
+        samples=len(process.samples),
+        state=state_words(sample.state) if sample and sample.state else "",
+        wchan=(sample.wchan if sample else None) or "",
+        kernel_stack=sample.kernel_stack if sample else (),
+        syscall=(sample.syscall if sample else None) or "",
+        error=(sample.error if sample else None) or process.error or "",
+        threads=tuple(_thread(one, theirs, other, main) for one in shown),
+        taken_at=sample.taken_at if sample else None,
+        pause_seconds=sample.pause_seconds if sample else None,
+    )
+
+
+def thread_names(processes: Sequence[Process]) -> list[str]:
+    """Names of the threads of the processes shown, the main thread first."""
+    names = {
+        one.thread_name or "unknown" for p in processes for sample in p.samples for one in sample.threads
+    }
+    return sorted(names, key=lambda name: (name != "MainThread", name))
+
+
+def _found(one: Mapping[str, Any]) -> Found:
+    rank, worker, pid = one.get("Rank"), one.get("Worker"), one.get("Pid")
+    return Found(
+        rank=rank if isinstance(rank, int) else None,
+        node=str(one.get("Node") or ""),
+        pod=str(one.get("PodName") or ""),
+        gpu="" if one.get("GpuID") is None else str(one["GpuID"]),
+        role=str(one.get("Role") or ""),
+        pid=pid if isinstance(pid, int) else 0,
+        worker=worker if isinstance(worker, int) else None,
+        outcome=str(one.get("Outcome") or ""),
+    )
+
+
+def _first(folded: object) -> int | None:
+    try:
+        return rankset.lowest(rankset.parse(str(folded or "")))
+    except ValueError:
+        return None
+
+
+def _title(process: Process) -> str:
+    if process.role == "trainer":
+        return f"Rank {process.rank}" if process.rank is not None else f"Trainer {process.pid}"
+    owner = "" if process.rank is None else f" of rank {process.rank}"
+    if process.role == "dataloader":
+        worker = "" if process.worker is None else f" {process.worker}"
+        return f"DataLoader worker{worker}{owner}"
+    return f"{process.role.capitalize()}{owner} (pid {process.pid})"
+
+
+def _sample(process: Process, number: int) -> Sample | None:
+    if not process.samples:
+        return None
+    return process.samples[min(max(1, number), len(process.samples)) - 1]
+
+
+def _main(threads: Sequence[Thread], pid: int) -> Thread | None:
+    named = next((one for one in threads if one.thread_name == "MainThread"), None)
+    return (
+        named or next((one for one in threads if one.os_thread_id == pid), None) or next(iter(threads), None)
+    )
+
+
+def _thread(thread: Thread, theirs: Sample | None, other: Process | None, main: Thread | None) -> ThreadView:
+    frames = thread.frames
+    differing = 0
+    if theirs is not None and other is not None:
+        same = _main(theirs.threads, other.pid) if thread is main else None
+        if same is None:
+            same = next((one for one in theirs.threads if one.thread_name == thread.thread_name), None)
+        if same is not None:
+            common = 0
+            for mine, their in zip(reversed(frames), reversed(same.frames), strict=False):
+                if (mine.name, mine.filename, mine.line) != (their.name, their.filename, their.line):
+                    break
+                common += 1
+            differing = len(frames) - common
+    facts = ["active" if thread.active else "idle"]
+    if thread.owns_gil:
+        facts.append("holds the GIL")
+    if thread.os_thread_id is not None:
+        facts.append(f"tid {thread.os_thread_id}")
+    if not frames:
+        facts.append("no Python frames: native code" if thread.active else "no Python frames")
+    return ThreadView(
+        name=thread.thread_name or "unknown",
+        facts=", ".join(facts),
+        frames=tuple(frame_line(one.name, one.filename, one.line, one.short_filename) for one in frames),
+        differing=differing,
+        main=thread is main,
+    )
