@@ -22,6 +22,7 @@ from snapshotter.tasks import Analyse, Capture, Tasks
 from snapshotter.web.auth import Auth
 from snapshotter.web.captures import captures
 from snapshotter.web.health import health
+from snapshotter.web.pages import pages
 from snapshotter.web.webhook import webhook
 from snapshotter.workqueue import open_queue
 
@@ -91,6 +92,7 @@ def start(
     )
     tasks.start()
     services = Services(
+        config=config,
         index=index,
         store=store,
         tasks=tasks,
@@ -109,7 +111,7 @@ def create_app(services: Services) -> Flask:
     app = Flask("snapshotter", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.extensions[EXTENSION] = services
-    for blueprint in (webhook, captures, health):
+    for blueprint in (webhook, captures, health, pages):
         app.register_blueprint(blueprint)
 
     @app.errorhandler(SnapshotterError)
