@@ -8,6 +8,7 @@ import msgspec
 
 from exporter import yamlconfig
 from exporter.yamlconfig import Duration, Size
+from snapshotter.capture.inventory import parse_agent
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -41,6 +42,32 @@ class CaptureConfig(Section, frozen=True):
 
     sample_interval: Duration = Duration(5)  # between the two samples that tell frozen from moving
     processes_at_once: int = 8  # py-spy that run at a time on a node
+    process_timeout: Duration = Duration(10)  # for the stacks of one process
+    node_timeout: Duration = Duration(60)  # for everything a node does
+    native_frames: bool = False  # C frames of outliers and of one process of each class: stops each for 0.1 s
+    ask_nccl: bool = True  # NCCL's RAS service, where its version and the job's age allow
+    ask_unsafe_nccl_versions: bool = False
+
+
+class AgentsConfig(Section, frozen=True):
+    """Where the agents are. Without Prometheus and without nodes, this node alone is captured."""
+
+    nodes: tuple[str, ...] = ()  # HOST, HOST:PORT or NODE=HOST:PORT, where Prometheus has nothing to say
+    port: int = 11030
+    address_label: str = "instance"  # label of training_process_info whose host the agent listens on
+    token_file: str | None = None  # bearer token that the agents want
+    tls: bool = False  # https
+    ca_file: str | None = None  # None: the system's authorities
+    cert_file: str | None = None  # what this service shows to agents that want a client certificate
+    key_file: str | None = None
+    total_timeout: Duration = Duration(120)  # for all nodes together
+
+
+class PrometheusConfig(Section, frozen=True):
+    """The Prometheus that scrapes the exporters; `--prometheus.url` overrides the url."""
+
+    url: str | None = None
+    token_file: str | None = None
 
 
 class ScheduleConfig(Section, frozen=True):
@@ -57,6 +84,8 @@ class Config(Section, frozen=True):
     storage: StorageConfig = StorageConfig()
     incidents: IncidentConfig = IncidentConfig()
     capture: CaptureConfig = CaptureConfig()
+    agents: AgentsConfig = AgentsConfig()
+    prometheus: PrometheusConfig = PrometheusConfig()
     schedules: tuple[ScheduleConfig, ...] = ()
     workers: int = 4  # captures of different jobs at once
 
@@ -77,10 +106,19 @@ def _check(config: Config, where: str) -> None:
         (config.incidents.max_captures < 1, "incidents.max_captures", "at least 1"),
         (config.incidents.recapture_after <= 0, "incidents.recapture_after", "longer than 0s"),
         (config.storage.keep <= 0, "storage.keep", "longer than 0s"),
+        (config.capture.processes_at_once < 1, "capture.processes_at_once", "at least 1"),
+        (not 0 <= config.capture.sample_interval <= 60, "capture.sample_interval", "0s to 1m"),
+        (not 1 <= config.capture.node_timeout <= 600, "capture.node_timeout", "1s to 10m"),
+        (not 0 < config.agents.port < 65536, "agents.port", "1 to 65535"),
     )
     for wrong, key, wanted in problems:
         if wrong:
             raise yamlconfig.ConfigError(f"{where}: {key} must be {wanted}")
+    for number, node in enumerate(config.agents.nodes):
+        try:
+            parse_agent(node)
+        except ValueError as error:
+            raise yamlconfig.ConfigError(f"{where}: agents.nodes[{number}]: {error}") from error
     for number, schedule in enumerate(config.schedules):
         if schedule.every < 60:
             raise yamlconfig.ConfigError(f"{where}: schedules[{number}].every must be at least 1m")

@@ -1,0 +1,206 @@
+"""All nodes of a job at once: each agent within its deadline, the whole within another, nobody forgotten.
+
+What arrived in time is the capture. A node that did not answer is in it too, with its outcome, the reason,
+and the ranks that were last seen there.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import urllib3
+
+from snapshotter.capture import wire
+from snapshotter.capture.bounded import run_all
+from snapshotter.capture.inventory import Agent
+from snapshotter.capture.node import Progress
+from snapshotter.capture.wire import AnswerReader, NotAnAnswer, Order
+from snapshotter.stacks.model import NodeAnswer, Outcome
+
+_CONNECT_LIMIT = 5.0  # seconds
+_PIECE = 1 << 20  # bytes
+_LARGEST_ERROR = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How to talk to agents over TLS: files in PEM form, None: the system's authorities, no client's own."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+
+class AgentFailure(Exception):
+    """An agent gave no answer to use; `outcome` is its node's."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome: Outcome = outcome
+
+
+class AgentClient:
+    """Asks agents over HTTP. Safe to use from many threads."""
+
+    def __init__(self, *, token: str | None = None, tls: Tls | None = None) -> None:
+        """With `tls` agents are asked over https. Raises OSError for a file of it that cannot be used."""
+        self._token = token
+        self._context = None if tls is None else _context(tls)
+
+    def ask(self, agent: Agent, order: Order, reader: AnswerReader, *, deadline: float) -> NodeAnswer:
+        """One node's answer, checked. Raises AgentFailure. `deadline`: seconds from now."""
+        status, body = self._post(agent, order, time.monotonic() + deadline)
+        if status in (401, 403):
+            raise AgentFailure("denied", f"the agent at {agent.address} refuses our token")
+        if status != 200:
+            said = " ".join(body[:_LARGEST_ERROR].decode("utf-8", "replace").split())[:300]
+            raise AgentFailure("error", f"the agent at {agent.address} answered {status}: {said}")
+        try:
+            answer = reader.decode(body)
+            wire.check(answer, node=agent.node, job_id=order.job_id)
+        except NotAnAnswer as error:
+            raise AgentFailure("error", f"the answer of {agent.address} cannot be used: {error}") from error
+        return answer
+
+    def _post(self, agent: Agent, order: Order, end: float) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "gzip"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        left = max(0.1, end - time.monotonic())
+        # A pool for one request: thousands of agents are asked, each once in a long while.
+        pool = self._pool(agent)
+        try:
+            reply = pool.request(
+                "POST",
+                "/api/v1/capture",
+                body=wire.encode(order),
+                headers=headers,
+                timeout=urllib3.Timeout(connect=min(_CONNECT_LIMIT, left), read=left),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+            try:
+                return reply.status, _read(reply, end)
+            finally:
+                reply.close()
+        except urllib3.exceptions.ConnectTimeoutError as error:
+            raise AgentFailure("unreachable", f"{agent.address} does not answer") from error
+        except (urllib3.exceptions.ReadTimeoutError, _TooSlow) as error:
+            raise AgentFailure("timeout", f"the agent at {agent.address} gave no answer in time") from error
+        except _TooLarge as error:
+            limit = wire.LARGEST_ANSWER >> 20
+            raise AgentFailure("error", f"the answer of {agent.address} exceeds {limit} MiB") from error
+        except (urllib3.exceptions.HTTPError, OSError, zlib.error, ValueError) as error:
+            raise AgentFailure("unreachable", f"{agent.address} cannot be asked: {_reason(error)}") from error
+        finally:
+            pool.close()
+
+    def _pool(self, agent: Agent) -> urllib3.HTTPConnectionPool:
+        if self._context is None:
+            return urllib3.HTTPConnectionPool(agent.host, agent.port, maxsize=1)
+        return urllib3.HTTPSConnectionPool(
+            agent.host, agent.port, maxsize=1, ssl_context=self._context, cert_reqs="CERT_REQUIRED"
+        )
+
+
+class _TooSlow(Exception):
+    pass
+
+
+class _TooLarge(Exception):
+    pass
+
+
+def _read(reply: urllib3.BaseHTTPResponse, end: float) -> bytes:
+    pieces, size = [], 0
+    for piece in reply.stream(_PIECE, decode_content=True):
+        pieces.append(piece)
+        size += len(piece)
+        if size > wire.LARGEST_ANSWER:
+            raise _TooLarge
+        if time.monotonic() > end:
+            raise _TooSlow
+    return b"".join(pieces)
+
+
+def capture_job(
+    agents: Sequence[Agent],
+    ask: Callable[[Agent, float], NodeAnswer],
+    *,
+    job_id: str,
+    node_deadline: float = 75.0,
+    total_deadline: float = 120.0,
+    at_once: int = 2048,
+    progress: Callable[[Progress], None] = lambda step: None,
+    now: Callable[[], float] = time.time,
+) -> tuple[NodeAnswer, ...]:
+    """Ask every agent at the same time; one answer for each, in order. Never raises for what an agent does.
+
+    `ask` puts the question to one agent within so many seconds, and raises AgentFailure. A node that has
+    answered already under another address is an error and not counted twice.
+    """
+    started = now()
+    lock = threading.Lock()
+    done = 0
+
+    def failed(agent: Agent, outcome: Outcome, reason: str) -> NodeAnswer:
+        return NodeAnswer(
+            node=agent.name,
+            outcome=outcome,
+            started_at=started,
+            finished_at=now(),
+            job_id=job_id,
+            error=reason,
+            expected_ranks=agent.ranks,
+        )
+
+    def put(agent: Agent) -> NodeAnswer:
+        nonlocal done
+        try:
+            answer = ask(agent, node_deadline)
+        except AgentFailure as failure:
+            answer = failed(agent, failure.outcome, str(failure))
+        with lock:
+            done += 1
+            progress(Progress(answer.node, "nodes", done, len(agents)))
+        return answer
+
+    limit = node_deadline + 2 * _CONNECT_LIMIT
+    answers = run_all(put, agents, at_once=at_once, limit=limit, total=total_deadline, name="fanout")
+    complete: list[NodeAnswer] = []
+    places: dict[str, Agent] = {}
+    for agent, answer in zip(agents, answers, strict=True):
+        if answer is None:
+            reason = f"the agent at {agent.address} gave no answer in time"
+            complete.append(failed(agent, "timeout", reason))
+            continue
+        if answer.outcome == "ok" and answer.node in places:
+            other = places[answer.node].address
+            reason = f"{agent.address} calls itself {answer.node}, as {other} does already"
+            complete.append(failed(replace(agent, node=None), "error", reason))
+            continue
+        if answer.outcome == "ok":
+            places[answer.node] = agent
+            held = {process.rank for process in answer.processes}
+            lost = {rank for rank in agent.ranks if rank not in held} | set(answer.expected_ranks)
+            answer = replace(answer, expected_ranks=tuple(sorted(lost)))
+        complete.append(answer)
+    return tuple(complete)
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.ca_file)
+    if tls.cert_file is not None:
+        context.load_cert_chain(tls.cert_file, tls.key_file)
+    return context
+
+
+def _reason(error: BaseException) -> str:
+    cause = getattr(error, "reason", None) or error
+    return str(cause).rpartition(": ")[2] or type(cause).__name__

@@ -1,0 +1,110 @@
+"""The capture of a job wherever it runs: through the agents of its nodes, or here where there are none."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from snapshotter.capture.fanout import AgentClient, Tls, capture_job
+from snapshotter.capture.inventory import Agent, Inventory, find_agents, parse_agent
+from snapshotter.capture.local import LocalNode
+from snapshotter.capture.node import Progress
+from snapshotter.capture.prometheus import Prometheus
+from snapshotter.capture.wire import AnswerReader, Order
+from snapshotter.config import AgentsConfig, Config
+from snapshotter.stacks.model import NodeAnswer
+
+log = logging.getLogger(__name__)
+
+_ANSWER_MARGIN = 15.0  # seconds that an agent's answer may take beyond its capture
+
+
+@dataclass(frozen=True, slots=True)
+class JobCapturer:
+    """Captures jobs by the configuration in force. Safe to use from several threads."""
+
+    local: Callable[[], LocalNode]  # asked only where there is no agent
+    settings: Callable[[], Config]
+    read_token: Callable[[Path], str]  # raises exporter.yamlconfig.ConfigError
+    now: Callable[[], float] = time.time
+
+    def capture(
+        self,
+        job_id: str,
+        *,
+        capture_id: str = "",
+        reason: str = "",
+        requested_by: str = "",
+        agents: Sequence[Agent] | None = None,
+        progress: Callable[[Progress], None] = lambda step: None,
+    ) -> tuple[NodeAnswer, ...]:
+        """One answer of each node; job_id empty: whatever trains. `agents` given: those and no others.
+
+        Raises ConfigError, PySpyMissing.
+        """
+        config = self.settings()
+        found = Inventory(tuple(agents), "static") if agents is not None else self.inventory(job_id)
+        if found.problem is not None:
+            log.warning("where job %s runs: %s; asking %s", job_id or "(any)", found.problem, found.source)
+        order = Order(
+            job_id=job_id,
+            capture_id=capture_id,
+            reason=reason,
+            requested_by=requested_by,
+            interval=config.capture.sample_interval,
+            deadline=config.capture.node_timeout,
+            native_frames=config.capture.native_frames,
+            ask_nccl=config.capture.ask_nccl,
+        )
+        if not found.agents:
+            return (self.local().capture(order, progress),)
+        client = _client(config.agents, self.read_token)
+        reader = AnswerReader()
+        to_ask = _asks_nccl(found.agents)
+        quiet = msgspec.structs.replace(order, ask_nccl=False)
+
+        def ask(agent: Agent, deadline: float) -> NodeAnswer:
+            return client.ask(agent, order if agent in to_ask else quiet, reader, deadline=deadline)
+
+        return capture_job(
+            found.agents,
+            ask,
+            job_id=job_id,
+            node_deadline=config.capture.node_timeout + _ANSWER_MARGIN,
+            total_deadline=config.agents.total_timeout,
+            progress=progress,
+            now=self.now,
+        )
+
+    def inventory(self, job_id: str) -> Inventory:
+        """The agents of a job's nodes. Raises ConfigError for a token that cannot be read."""
+        config = self.settings()
+        query = None
+        if config.prometheus.url is not None:
+            token_file = config.prometheus.token_file
+            token = None if token_file is None else self.read_token(Path(token_file))
+            query = Prometheus(config.prometheus.url, token=token).query
+        return find_agents(
+            job_id,
+            query=query,
+            static=[parse_agent(one, config.agents.port) for one in config.agents.nodes],
+            port=config.agents.port,
+            address_label=config.agents.address_label,
+        )
+
+
+def _asks_nccl(agents: Sequence[Agent]) -> frozenset[Agent]:
+    """Any node's RAS speaks of the whole job, and each question costs the job: two nodes ask, not all."""
+    by_rank = sorted(agents, key=lambda agent: (not agent.ranks, agent.ranks))
+    return frozenset((by_rank[0], by_rank[-1]))
+
+
+def _client(config: AgentsConfig, read_token: Callable[[Path], str]) -> AgentClient:
+    token = None if config.token_file is None else read_token(Path(config.token_file))
+    tls = Tls(config.ca_file, config.cert_file, config.key_file) if config.tls else None
+    return AgentClient(token=token, tls=tls)

@@ -1,0 +1,84 @@
+"""The capture of this node as an order asks for it: what the agent does, and a service that is alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from exporter.config import NcclConfig
+from exporter.nccl.find import SKIPS
+from exporter.nccl.question import ask_job
+from exporter.procfs import ProcFS
+from exporter.ranks import RankFinder, Scan
+from snapshotter.capture.agent import Memory
+from snapshotter.capture.facts import look
+from snapshotter.capture.node import Progress, capture_node
+from snapshotter.capture.pyspy import PySpy
+from snapshotter.capture.wire import Order
+from snapshotter.config import CaptureConfig
+from snapshotter.stacks.model import NcclAnswer, NodeAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """What it takes to capture this node; one for the life of a program, so that it remembers."""
+
+    node: str
+    procfs: ProcFS
+    finder: RankFinder
+    memory: Memory
+    pyspy: PySpy
+    settings: Callable[[], CaptureConfig]
+
+    def find(self) -> Scan:
+        """The training processes now; they are remembered."""
+        scan = self.finder.scan()
+        self.memory.note(scan)
+        return scan
+
+    def capture(self, order: Order, progress: Callable[[Progress], None] = lambda step: None) -> NodeAnswer:
+        """Never raises for what it finds."""
+        settings = self.settings()
+        return capture_node(
+            self.find,
+            self.procfs,
+            self.pyspy,
+            node=self.node,
+            job_id=order.job_id or None,
+            interval=order.interval,
+            at_once=settings.processes_at_once,
+            deadline=min(order.deadline, settings.node_timeout),
+            native_frames=order.native_frames,
+            remembered=self.memory.ranks,
+            ask_nccl=self._ask_nccl if order.ask_nccl and settings.ask_nccl else None,
+            progress=progress,
+        )
+
+    def _ask_nccl(self, scan: Scan, job_id: str) -> NcclAnswer:
+        config = NcclConfig(ask_unsafe_versions=self.settings().ask_unsafe_nccl_versions)
+        asked = ask_job(self.procfs, [one for one in scan.processes if one.job_id == job_id], config)
+        if asked.answer is None:
+            reason = "there was nobody to ask" if asked.skip is None else SKIPS[asked.skip]
+            return NcclAnswer("", error=f"not asked: {reason}")
+        answer = asked.answer
+        problem = None if answer.reason is None else f"{answer.reason}: {answer.detail}"
+        return NcclAnswer(answer.text, answer.report.format, problem)
+
+
+def local_node(
+    node: str,
+    procfs: ProcFS,
+    settings: Callable[[], CaptureConfig],
+    *,
+    now: Callable[[], float] = time.time,
+) -> LocalNode:
+    """This node, named `node`. Raises PySpyMissing."""
+    return LocalNode(
+        node=node,
+        procfs=procfs,
+        finder=RankFinder(procfs, node=node, now=now),
+        memory=Memory(now=now),
+        pyspy=PySpy(lambda pid: look(procfs, pid), timeout=settings().process_timeout),
+        settings=settings,
+    )
