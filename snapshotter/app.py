@@ -75,9 +75,28 @@ def start(
     `folder` is `--storage.path`. Raises CannotStore.
     """
     instance = Instance(folder)
-    given = config()
+    try:
+        services = _start(config, folder, instance.id, capture, analyse, auth, external_url, reload, now)
+    except BaseException:
+        instance.release()
+        raise
+    return Running(services, instance)
+
+
+def _start(
+    config: Callable[[], Config],
+    folder: Path,
+    owner: str,
+    capture: Capture,
+    analyse: Analyse,
+    auth: Auth,
+    external_url: str,
+    reload: Callable[[], None],
+    now: Callable[[], float],
+) -> Services:
+    given, address = config(), external_url.rstrip("/")
     index = open_index(given, folder)
-    metrics = Metrics(lambda: external_url.rstrip("/"))
+    metrics = Metrics(lambda: address)
     store = open_bundles(given, folder)
     tasks = Tasks(
         config,
@@ -85,25 +104,33 @@ def start(
         store,
         open_queue(given.storage.queue, folder),
         metrics,
-        owner=instance.id,
+        owner=owner,
         capture=capture,
         analyse=analyse,
         now=now,
     )
     tasks.start()
-    services = Services(
+    return Services(
         config=config,
         index=index,
         store=store,
         tasks=tasks,
         metrics=metrics,
         auth=auth,
-        external_url=lambda: external_url.rstrip("/"),
+        external_url=lambda: address,
         ready=lambda: metrics.published.index_up,
-        reload=reload,
+        reload=_counted(reload, metrics),
         now=now,
     )
-    return Running(services, instance)
+
+
+def _counted(reload: Callable[[], None], metrics: Metrics) -> Callable[[], None]:
+    def do() -> None:
+        metrics.reload_successful = False
+        reload()
+        metrics.reload_successful = True
+
+    return do
 
 
 def create_app(services: Services) -> Flask:

@@ -62,11 +62,12 @@ class Intake:
             ]
             if requests:
                 self._check_room()
-            decisions.save([step.incident for step in steps.values() if step.incident is not None])
+            changed = [step.incident for step in steps.values() if step.incident is not None]
+            decisions.save(changed)
             enqueue = tuple(one.capture_id for one in requests[:_ENQUEUE_AT_ONCE])
             decisions.add(requests, enqueued_at=dict.fromkeys(enqueue, now))
         _audit(requests)
-        return Accepted(tuple(requests), enqueue, changed=True)
+        return Accepted(tuple(requests), enqueue, changed=bool(changed))
 
     def manual(self, job_id: str, reason: str, requested_by: str) -> Accepted:
         """Somebody asks; a capture of the job that waits is the answer. Raises BadRequest, CannotStore."""

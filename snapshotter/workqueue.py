@@ -16,6 +16,7 @@ from huey.consumer import Consumer
 from snapshotter.errors import CannotStore
 
 _NAME = "hangscope"
+_HEALTH_EVERY = 10.0
 
 
 def open_queue(url: str | None, folder: Path) -> huey.Huey:
@@ -61,12 +62,18 @@ class Workers:
             scheduler_interval=1,
             shutdown_timeout=stop_seconds,
         )
-        self._thread = threading.Thread(target=self._consumer.run, name="queue", daemon=True)
+        self._watching = threading.Thread(target=self._watch, name="queue", daemon=True)
+        self._stop = threading.Event()
 
     def start(self) -> None:
-        self._thread.start()
+        self._consumer.start()
+        self._watching.start()
 
     def stop(self) -> None:
         """Let tasks under way end, for some seconds; what does not end is taken up at the next start."""
+        self._stop.set()
         self._consumer.stop(graceful=True)
-        self._thread.join(5)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_HEALTH_EVERY):
+            self._consumer.check_worker_health()  # a thread that died is started anew
