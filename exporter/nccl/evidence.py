@@ -91,7 +91,7 @@ class _Who:
         whole = [one for one in report.communicators if one.size == world_size is not None]
         members = report.largest if len(report.largest) == world_size else ()
         named = [rank for one in whole for rank in one.named]
-        self._world = {
+        self._world: dict[tuple[str | None, int | None, int | None], int] = {
             (one.node, one.pid, one.gpu): one.rank for one in (*named, *members) if one.pid is not None
         }
 
