@@ -1,23 +1,21 @@
-"""Who a process says it is: rank and job from the environment and command line its launcher gave it.
+"""The place that a launcher gave a process: rank, local rank and world size, from its environment.
 
-Pure functions. Sources: torch.distributed.run (2.13) sets RANK, LOCAL_RANK, LOCAL_WORLD_SIZE and
-TORCHELASTIC_RUN_ID; DeepSpeed's launcher RANK and CROSS_RANK; Open MPI OMPI_COMM_WORLD_*; MPICH, Intel MPI and
-Slurm's pmi2 PMI_RANK; PMIx PMIX_RANK; srun SLURM_PROCID; Lightning LOCAL_RANK and NODE_RANK without RANK.
+Pure functions. Sources: torch.distributed.run 2.13 (RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RUN_ID);
+deepspeed.launcher.launch (RANK, LOCAL_SIZE, CROSS_RANK); Open MPI 4 and 5 (OMPI_COMM_WORLD_*); MPICH 4 and
+Intel MPI (PMI_RANK, MPI_LOCALRANKID, MPI_LOCALNRANKS); PMIx (PMIX_RANK); srun (SLURM_PROCID, SLURM_LOCALID);
+Lightning 2 (LOCAL_RANK and WORLD_SIZE without RANK); the PyTorchJob operator (RANK of the pod).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 LARGEST_WORLD = 1 << 20  # more ranks than any job has; a larger number is no rank
-_NUMBER = re.compile(r"\d{1,9}\Z")
-_LOOPBACK = re.compile(r"(localhost(\.localdomain)?|127(\.\d+){3}|::1|\[::1\]|0\.0\.0\.0)\Z", re.IGNORECASE)
-_POD_INDEX = re.compile(
-    r"(?P<job>.+?)-(?:master|worker|launcher|chief|ps|evaluator|node|replica|task)-\d+(-[a-z0-9]{5})?\Z"
-)
-JOB_ID_LENGTH = 128  # characters; a longer id is cut
+LARGEST_NODE = 1024  # ranks on one node; a larger number is not believed
+_NUMBER = re.compile(r"\d{1,9}\Z", re.ASCII)
+_TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?\Z", re.ASCII)
 
 
 class Invalid(ValueError):
@@ -26,14 +24,19 @@ class Invalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What environment and command line say. `local_world_size`: ranks that one agent or node starts."""
+    """What the environment says of a process's place in its job.
+
+    `local_world_size`: ranks that one agent, or one node of an MPI or Slurm job, runs. `rank` is None where
+    it follows from the processes around (Lightning's launcher names the local rank alone).
+    """
 
     launcher: str
-    rank: int
+    rank: int | None
     local_rank: int | None = None
     world_size: int | None = None
     local_world_size: int | None = None
     node_rank: int | None = None
+    weak: bool = False  # every program in the allocation has it, training or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +60,11 @@ _LAUNCHERS = (
         ("OMPI_COMM_WORLD_LOCAL_RANK",),
         ("OMPI_COMM_WORLD_LOCAL_SIZE",),
     ),
-    _Variables(
-        "mpich",
-        "PMI_RANK",
-        ("PMI_SIZE",),
-        ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"),
-        ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
-    ),
+    _Variables("mpich", "PMI_RANK", ("PMI_SIZE",), ("MPI_LOCALRANKID",), ("MPI_LOCALNRANKS",)),
     _Variables("slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",)),
     _Variables("pmix", "PMIX_RANK", ("PMIX_SIZE",), ("PMIX_LOCAL_RANK",)),
 )
+_NODE_RANK = ("GROUP_RANK", "CROSS_RANK", "NODE_RANK", "SLURM_NODEID")
 
 
 def claim(environ: Mapping[str, str]) -> Claim | None:
@@ -74,34 +72,108 @@ def claim(environ: Mapping[str, str]) -> Claim | None:
     for variables in _LAUNCHERS:
         if variables.rank in environ:
             return _claim(environ, variables)
-    return None
+    return _lightning(environ) or _accelerate(environ)
+
+
+def partial(environ: Mapping[str, str]) -> str | None:
+    """Which variables of a job are there although none says the rank; None: there are none."""
+    found = [name for name in ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR") if environ.get(name)]
+    return ", ".join(found) if found else None
 
 
 def _claim(environ: Mapping[str, str], variables: _Variables) -> Claim:
     rank = number(environ, variables.rank)
-    world_size = _first(environ, variables.world_size)
+    world_size = first(environ, variables.world_size)
     if rank is None or rank >= LARGEST_WORLD:
-        raise Invalid(f"{variables.rank} is {environ[variables.rank][:40]!r}: not a number below 2^20")
+        raise Invalid(
+            f"{variables.rank} is {environ[variables.rank][:40]!r}: not a number below {LARGEST_WORLD}"
+        )
     if world_size is not None and not rank < world_size <= LARGEST_WORLD:
-        raise Invalid(f"rank {rank} is outside a world of {world_size}")
+        raise Invalid(f"rank {rank} has no place in a world of {world_size}")
+    local_world_size = first(environ, variables.local_world_size)
+    if local_world_size is None and variables.launcher in ("slurm", "pmix"):
+        local_world_size = _slurm_tasks(environ)
     return Claim(
         launcher=_launcher(environ, variables.launcher),
         rank=rank,
-        local_rank=_first(environ, variables.local_rank),
+        local_rank=_below(first(environ, variables.local_rank), world_size),
         world_size=world_size,
-        local_world_size=_first(environ, variables.local_world_size),
-        node_rank=_first(environ, ("GROUP_RANK", "NODE_RANK", "CROSS_RANK", "SLURM_NODEID")),
+        local_world_size=_at_most(local_world_size, world_size),
+        node_rank=first(environ, _NODE_RANK),
+        weak=variables.launcher == "slurm" and (world_size or 1) == 1,
     )
 
 
 def _launcher(environ: Mapping[str, str], kind: str) -> str:
+    """The launcher's name; RANK alone may come from several."""
     if kind != "env":
         return kind
     if "TORCHELASTIC_RUN_ID" in environ:
-        return "torchrun"
+        return "accelerate" if "ACCELERATE_MIXED_PRECISION" in environ else "torchrun"
     if "CROSS_RANK" in environ:
         return "deepspeed"
-    return "env"
+    if "SLURM_PROCID" in environ:
+        return "slurm"
+    return "openmpi" if "OMPI_COMM_WORLD_RANK" in environ else "env"
+
+
+def _lightning(environ: Mapping[str, str]) -> Claim | None:
+    """A child of Lightning's own launcher: it has a local rank, and its parent is local rank 0."""
+    local_rank, world_size = number(environ, "LOCAL_RANK"), number(environ, "WORLD_SIZE")
+    if local_rank is None or world_size is None or not local_rank < world_size <= LARGEST_WORLD:
+        return None
+    return Claim(
+        launcher="lightning",
+        rank=None,
+        local_rank=local_rank,
+        world_size=world_size,
+        node_rank=number(environ, "NODE_RANK") or 0,
+    )
+
+
+def _accelerate(environ: Mapping[str, str]) -> Claim | None:
+    """What `accelerate launch` starts where one process is enough (accelerate 1.15)."""
+    if "ACCELERATE_MIXED_PRECISION" not in environ or "ACCELERATE_DYNAMO_BACKEND" not in environ:
+        return None
+    return Claim("accelerate", rank=0, local_rank=0, world_size=1, local_world_size=1)
+
+
+def _slurm_tasks(environ: Mapping[str, str]) -> int | None:
+    """Tasks of this step on this node: SLURM_STEP_TASKS_PER_NODE is like `2(x3),1`, one entry a node."""
+    node = number(environ, "SLURM_NODEID") or 0
+    for part in environ.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
+        match = _TASKS.match(part.strip())
+        if match is None:
+            break
+        times = int(match[2] or 1)
+        if node < times:
+            return int(match[1])
+        node -= times
+    return number(environ, "SLURM_NTASKS_PER_NODE")
+
+
+def from_arguments(argv: Sequence[str]) -> Claim | None:
+    """The place that a command line gives: `--rank 3 --world-size 8`, as many scripts take it."""
+    options: dict[str, str] = {}
+    for index, one in enumerate(argv):
+        name, equals, value = one.partition("=")
+        if name.startswith("--"):
+            options[name[2:].replace("-", "_")] = value if equals else "".join(argv[index + 1 : index + 2])
+    rank = number(options, "rank")
+    world_size = first(options, ("world_size", "num_processes"))
+    if rank is None or world_size is None or not rank < world_size <= LARGEST_WORLD:
+        return None
+    return Claim("arguments", rank, _below(number(options, "local_rank"), world_size), world_size)
+
+
+def started_by(argv: Sequence[str]) -> int | None:
+    """Ranks that a launcher with this command line keeps on its node; None where it does not say a number."""
+    for index, one in enumerate(argv):
+        name, equals, value = one.partition("=")
+        if name.lstrip("-").replace("_", "-") in ("nproc-per-node", "num-gpus") and name.startswith("--"):
+            text = value if equals else (argv[index + 1] if index + 1 < len(argv) else "")
+            return _at_most(int(text), None) if _NUMBER.match(text) else None
+    return None
 
 
 def number(environ: Mapping[str, str], name: str) -> int | None:
@@ -110,40 +182,16 @@ def number(environ: Mapping[str, str], name: str) -> int | None:
     return int(text) if _NUMBER.match(text) else None
 
 
-def _first(environ: Mapping[str, str], names: Iterable[str]) -> int | None:
+def first(environ: Mapping[str, str], names: Iterable[str]) -> int | None:
+    """The first of the variables that holds a natural number."""
     return next((value for name in names if (value := number(environ, name)) is not None), None)
 
 
-def job_id(environ: Mapping[str, str], node: str) -> str | None:
-    """The job a process belongs to: run id, Slurm job, name in the cluster, address of the master; else None.
-
-    A master at a loopback address is this node's own, so the node's name takes its place.
-    """
-    run = environ.get("TORCHELASTIC_RUN_ID", "").strip()
-    if run and run.lower() != "none":
-        return clean(run)
-    if slurm := environ.get("SLURM_JOB_ID", environ.get("SLURM_JOBID", "")).strip():
-        return clean(slurm)
-    if pod := _pod_owner(environ):
-        return clean(pod)
-    address = environ.get("MASTER_ADDR", "").strip()
-    if address:
-        host = node if _LOOPBACK.match(address) else address
-        port = environ.get("MASTER_PORT", "").strip()
-        return clean(f"{host}:{port}" if port else host)
-    return None
+def _below(value: int | None, world_size: int | None) -> int | None:
+    limit = LARGEST_NODE if world_size is None else min(LARGEST_NODE, world_size)
+    return value if value is not None and value < limit else None
 
 
-def _pod_owner(environ: Mapping[str, str]) -> str | None:
-    for name in ("PYTORCH_JOB_NAME", "JOBSET_NAME", "JOB_NAME", "MPI_JOB_NAME", "VC_JOB_NAME", "RAY_JOB_ID"):
-        if value := environ.get(name, "").strip():
-            return value
-    if "KUBERNETES_SERVICE_HOST" not in environ:
-        return None
-    match = _POD_INDEX.match(environ.get("POD_NAME") or environ.get("HOSTNAME", ""))
-    return match["job"] if match else None
-
-
-def clean(text: str) -> str:
-    """A job id fit for a label: one line of printable characters, not endless."""
-    return "".join(one if one.isprintable() else "_" for one in text)[:JOB_ID_LENGTH]
+def _at_most(value: int | None, world_size: int | None) -> int | None:
+    limit = LARGEST_NODE if world_size is None else min(LARGEST_NODE, world_size)
+    return value if value is not None and 0 < value <= limit else None

@@ -73,6 +73,16 @@ class StatFile:
         after = data.rfind(b")") + 2
         return chr(data[after]) if 2 < after < len(data) else None
 
+    def head(self) -> tuple[str, str, int] | None:
+        """Name, state and parent alone, at a third of the price; None once the thread has ended."""
+        try:
+            data = os.pread(self._descriptor, 4096, 0)
+            name, _, rest = data.rpartition(b")")
+            state, ppid = rest.split(None, 2)[:2]
+            return name.partition(b"(")[2].decode("utf-8", "replace"), chr(state[0]), int(ppid)
+        except (OSError, ValueError):
+            return None
+
     def close(self) -> None:
         os.close(self._descriptor)
 
@@ -184,6 +194,19 @@ class ProcFS:
         links = {number: self._link(pid, f"{folder}/{number}") for number in numbers}
         return {number: link for number, link in links.items() if isinstance(link, str)}
 
+    def written_files(self, pid: int) -> tuple[str, ...] | Unreadable:
+        """Paths of the files that a process has open for writing; needs the right to trace."""
+        links = self.descriptors(pid)
+        if isinstance(links, Unreadable):
+            return links
+        paths = {number: link for number, link in links.items() if link.startswith("/")}
+        flags = {number: self._parsed(pid, None, f"fdinfo/{number}", _open_flags) for number in paths}
+        return tuple(
+            path
+            for number, path in paths.items()
+            if isinstance(mode := flags[number], int) and mode & os.O_ACCMODE != os.O_RDONLY
+        )
+
     def page_fault(self, pid: int) -> bool:
         """Whether a thread in state D is being served a page fault, so that its memory map may be locked.
 
@@ -274,6 +297,14 @@ def _read(descriptor: int) -> bytes:
 
 def _line(data: bytes) -> str:
     return data.decode("utf-8", "replace").strip()
+
+
+def _open_flags(data: bytes) -> int:
+    """The octal `flags:` of /proc/PID/fdinfo/FD."""
+    for line in data.splitlines():
+        if line.startswith(b"flags:"):
+            return int(line.split()[1], 8)
+    raise ValueError("fdinfo: no flags")
 
 
 def _boot_time(data: bytes) -> float:

@@ -1,35 +1,38 @@
-"""What a process of a training job does, from its command line, its name and its place in the process tree.
+"""What a process of a training job does, from its command line, its name, its threads and its parent.
 
-Pure functions. Sources: torch names the main thread of a DataLoader worker `pt_data_worker` (2.6) and that of
-its agent `pt_elastic` (2.7); CPython's multiprocessing starts children with `--multiprocessing-fork`.
+Pure functions. Sources: torch names the main thread of a DataLoader worker `pt_data_worker` and that of its
+agent `pt_elastic` (2.6 and 2.7), and the threads of a process group `pt_gloo_runloop` and `pt_nccl_…`;
+CPython's multiprocessing starts a child anew with `--multiprocessing-fork`; a forked child keeps its parent's
+command line.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePath
 from typing import Literal
 
 Role = Literal["trainer", "dataloader", "launcher", "checkpoint", "other"]
 
-_PYTHON = re.compile(r"(python|pypy)[\d.]*(t|d)?\Z")
+_PYTHON = re.compile(r"\.?(python|pypy)[\d.]*[td]?(-wrapped)?\Z")
 _LAUNCHER_MODULES = (
     "torch.distributed.run",
     "torch.distributed.launch",
-    "torch.distributed.launcher",
     "accelerate.commands.launch",
     "accelerate.commands.accelerate_cli",
     "deepspeed.launcher.launch",
     "deepspeed.launcher.runner",
-    "horovod.runner",
+    "horovod.runner.launch",
     "colossalai.cli",
+    "composer.cli.launcher",
 )
 _LAUNCHER_SCRIPTS = (
     "torchrun",
     "accelerate",
     "accelerate-launch",
     "deepspeed",
+    "ds",
     "horovodrun",
     "colossalai",
     "composer",
@@ -37,6 +40,10 @@ _LAUNCHER_SCRIPTS = (
 _LAUNCHER_PROGRAMS = (
     "mpirun",
     "mpiexec",
+    "mpirun.openmpi",
+    "mpirun.mpich",
+    "mpiexec.openmpi",
+    "mpiexec.mpich",
     "mpiexec.hydra",
     "hydra_pmi_proxy",
     "hydra_bstrap_proxy",
@@ -44,18 +51,25 @@ _LAUNCHER_PROGRAMS = (
     "orted",
     "prterun",
     "prted",
+    "prte",
     "srun",
     "slurmstepd",
     "raylet",
 )
-_HELPER_MODULES = (
+_HELPERS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
     "torch._inductor.compile_worker",
+    "torch/_inductor/compile_worker",
     "wandb",
     "tensorboard",
     "debugpy",
 )
+_CHECKPOINT = re.compile(
+    r"(\.distcp|\.safetensors|\.ckpt|\.pt|\.pth|\.pt\.tmp|\.nemo|_states\.pt)\Z|/(?:\w*checkpoints?|ckpts?)(?:/|[-_]\w)",
+    re.IGNORECASE,
+)
+_GROUP_THREADS = ("pt_gloo", "pt_nccl")
 
 
 def is_python_name(path: str) -> bool:
@@ -76,7 +90,7 @@ def is_launcher(argv: Sequence[str], comm: str) -> bool:
         return False
     module = python_module(argv)
     if module is not None:
-        return module.startswith(_LAUNCHER_MODULES)
+        return any(module == one or module.startswith(f"{one}.") for one in _LAUNCHER_MODULES)
     script = python_script(argv)
     return script is not None and PurePath(script).name in _LAUNCHER_SCRIPTS
 
@@ -104,15 +118,54 @@ def is_multiprocessing_child(argv: Sequence[str]) -> bool:
     )
 
 
-def helper_role(argv: Sequence[str], comm: str, owner_argv: Sequence[str]) -> Role:
-    """The role of a process below a trainer whose command line is `owner_argv`."""
+def is_helper_program(argv: Sequence[str]) -> bool:
+    """Whether a command line is of a kind that serves a trainer and never trains: trackers, compilers."""
+    return any(name in one for one in argv[:4] for name in _HELPERS)
+
+
+def is_ray_worker(argv: Sequence[str]) -> bool:
+    """Whether this is a worker of Ray Train; Ray writes the actor's class over the command line."""
+    return bool(argv) and re.match(r"ray::(?:\w*TrainWorker|RayTrainWorker)\b", argv[0]) is not None
+
+
+def is_torch_thread(name: str) -> bool:
+    """Whether torch gave a thread this name."""
+    return name.startswith("pt_")
+
+
+def has_process_group(threads: Collection[str]) -> bool:
+    """Whether torch's threads of a process group (gloo or NCCL) run in a process with these thread names."""
+    return any(name.startswith(_GROUP_THREADS) for name in threads)
+
+
+def is_checkpoint_file(path: str) -> bool:
+    """Whether a file being written is, by its name or folder, part of a checkpoint."""
+    return _CHECKPOINT.search(path) is not None
+
+
+def helper_role(
+    argv: Sequence[str],
+    comm: str,
+    owner_argv: Sequence[str],
+    *,
+    python: bool,
+    process_group: bool,
+    writes_checkpoint: bool,
+    named_workers: bool,
+) -> Role:
+    """The role of a process below a trainer whose command line is `owner_argv`.
+
+    `process_group`: it has threads of a process group, as the writer of torch's asynchronous checkpoints has,
+    and a DataLoader worker has not. `named_workers`: it would be named if it were one, as a sibling is.
+    """
     if comm == "pt_data_worker":
         return "dataloader"
-    if any(name in " ".join(argv) for name in _HELPER_MODULES):
+    if not python or is_helper_program(argv):
         return "other"
-    if tuple(argv) == tuple(owner_argv) or is_multiprocessing_child(argv):
-        return "dataloader"
-    return "other"
+    if process_group or writes_checkpoint:
+        return "checkpoint"
+    forked = tuple(argv) == tuple(owner_argv)
+    return "dataloader" if (forked or is_multiprocessing_child(argv)) and not named_workers else "other"
 
 
 def _first_argument(argv: Sequence[str]) -> int | None:

@@ -1,0 +1,349 @@
+"""Looks through a node's processes for those that may have a part in training, as cheaply as it can.
+
+Most processes of a node have none. They are looked at once, and again now and then, as a shell may become
+a Python program by exec and a Python program may join a process group: young ones sooner than old ones.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from exporter import jobs, launchers, roles
+from exporter.procfs import ProcFS, Stat, StatFile, Unreadable
+from exporter.ranktree import Candidate, ProcessId
+
+RECHECKS = 100  # foreign processes looked at again in one scan, at most
+_SETTLED = 10.0  # seconds after which a process has the name it will keep
+_SOONEST, _LATEST = 2.0, 300.0  # seconds between two looks at a process; in between a quarter of its age
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a process besides its place in the tree."""
+
+    gpu: str | None = None
+    pod: str | None = None
+    namespace: str | None = None
+
+
+@dataclass(slots=True)
+class _Known:
+    """A candidate and what tells that it is still the same."""
+
+    candidate: Candidate
+    facts: Facts
+    inode: int
+    file: StatFile
+    ppid: int
+    state: str
+    again: float  # when to look closer again
+
+
+@dataclass(slots=True)
+class _Foreign:
+    """A process with no part in training, as far as is known."""
+
+    inode: int
+    ppid: int
+    name: str
+    python: bool
+    miss: str | None = None
+    command_line: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look at the node found. `changed`: something is not as it was at the last look."""
+
+    candidates: dict[int, Candidate] = field(default_factory=dict)
+    facts: dict[int, Facts] = field(default_factory=dict)
+    misses: list[tuple[int, tuple[str, ...], str]] = field(default_factory=list)  # pid, command line, reason
+    changed: bool = True
+
+
+class CandidateReader:
+    """Keeps track of a node's processes. Not for several threads at once."""
+
+    def __init__(self, procfs: ProcFS, node: str) -> None:
+        self._procfs = procfs
+        self._node = node
+        self._known: dict[int, _Known] = {}
+        self._foreign: dict[int, _Foreign] = {}
+        self._due: list[tuple[float, int, int]] = []  # when, pid, inode: foreign processes to look at again
+        self._boot_time = procfs.boot_time() or 0.0
+        self._last = Look()
+
+    def look(self, now: float) -> Look:
+        """The candidates as they are now; `now` in Unix seconds."""
+        entries = dict(self._procfs.entries())
+        changed = self._drop_gone(entries)
+        changed |= self._refresh(now)
+        changed |= self._take_new(entries, now)
+        changed |= self._recheck(now)
+        if changed:
+            self._last = self._compose()
+        return replace(self._last, changed=changed)
+
+    def _drop_gone(self, entries: Mapping[int, int]) -> bool:
+        gone = [pid for pid, one in self._known.items() if pid not in entries]
+        for pid in gone:
+            self._known.pop(pid).file.close()
+        for pid in [pid for pid, one in self._foreign.items() if entries.get(pid) != one.inode]:
+            del self._foreign[pid]
+        return bool(gone)
+
+    def _refresh(self, now: float) -> bool:
+        """Read again what may change about the candidates."""
+        changed = False
+        for pid, known in list(self._known.items()):
+            head = known.file.head()
+            if head is None:
+                self._known.pop(pid).file.close()
+                changed = True
+                continue
+            name, state, ppid = head
+            if (name, ppid) != (known.candidate.name, known.ppid) or (state in "ZX") != (known.state in "ZX"):
+                changed = True
+                known.ppid = ppid
+                known.candidate = replace(known.candidate, name=name)
+                known.again = now if state not in "DZX" else known.again
+            known.state = state
+            if now >= known.again and state not in "DZX":
+                changed |= self._look_closer(known, now)
+        return changed
+
+    def _look_closer(self, known: _Known, now: float) -> bool:
+        """What costs more: did it exec, did torch start threads in it, does it write a checkpoint."""
+        one = known.candidate
+        pid = one.id.pid
+        known.again = now + self._pause(one.id.start_ticks, now)
+        command_line = self._procfs.cmdline(pid)
+        if isinstance(command_line, tuple) and command_line and command_line != one.command_line:
+            self._known.pop(pid).file.close()
+            stat = self._procfs.stat(pid)
+            if not isinstance(stat, Unreadable):
+                self._inspect(stat, known.inode, now)
+            return True
+        updated = replace(self._closer(one), settled=self._age(one.id.start_ticks, now) >= _SETTLED)
+        known.candidate = updated
+        return updated != one
+
+    def _closer(self, one: Candidate) -> Candidate:
+        if not one.python or one.launcher or one.name == "pt_data_worker":
+            return one
+        if not roles.has_process_group(one.threads):
+            one = replace(one, threads=one.threads | self._torch_threads(one.id.pid))
+            if one.claim is None and roles.has_process_group(one.threads):
+                one = replace(one, claim=launchers.from_arguments(one.command_line))
+        if not one.writes_checkpoint and roles.is_multiprocessing_child(one.command_line):
+            files = self._procfs.written_files(one.id.pid)
+            writes = not isinstance(files, Unreadable) and any(map(roles.is_checkpoint_file, files))
+            one = replace(one, writes_checkpoint=writes)
+        return one
+
+    def _torch_threads(self, pid: int) -> frozenset[str]:
+        tids = self._procfs.tids(pid)
+        if isinstance(tids, Unreadable) or len(tids) == 1:
+            return frozenset()
+        names = (self._procfs.comm(pid, tid) for tid in tids)
+        return frozenset(name for name in names if isinstance(name, str) and roles.is_torch_thread(name))
+
+    def _take_new(self, entries: Mapping[int, int], now: float) -> bool:
+        new = [pid for pid in entries if pid not in self._known and pid not in self._foreign]
+        stats = [
+            (stat, entries[pid]) for pid in new if not isinstance(stat := self._procfs.stat(pid), Unreadable)
+        ]
+        changed = False
+        for stat, inode in sorted(stats, key=lambda one: (one[0].start_ticks, one[0].pid)):  # parents first
+            changed |= self._inspect(stat, inode, now)
+        return changed
+
+    def _recheck(self, now: float) -> bool:
+        changed = False
+        for _ in range(RECHECKS):
+            if not self._due or self._due[0][0] > now:
+                break
+            _, pid, inode = heapq.heappop(self._due)
+            foreign = self._foreign.get(pid)
+            if foreign is None or foreign.inode != inode:
+                continue
+            stat = self._procfs.stat(pid)
+            if isinstance(stat, Unreadable):
+                continue
+            if foreign.python or stat.comm != foreign.name or stat.ppid != foreign.ppid:
+                del self._foreign[pid]
+                had_miss = foreign.miss
+                changed |= self._inspect(stat, inode, now)
+                again = self._foreign.get(pid)
+                changed |= (again.miss if again else None) != had_miss
+            else:
+                self._again(pid, inode, stat.start_ticks, now)
+        return changed
+
+    def _inspect(self, stat: Stat, inode: int, now: float, *, wanted: bool = False) -> bool:
+        """Read a process for the first time, or anew; whether it became a candidate or nearly did.
+
+        `wanted`: it is one for the sake of its children.
+        """
+        pid = stat.pid
+        foreign = _Foreign(inode, stat.ppid, stat.comm, python=False)
+        self._foreign[pid] = foreign
+        if stat.kernel_thread or stat.state in "ZX":
+            return False
+        self._again(pid, inode, stat.start_ticks, now)
+        if stat.state == "D" and self._procfs.page_fault(pid):
+            foreign.python = True  # so that it is read in full once the fault is over
+            foreign.miss = "is in a page fault: reading its environment could block for ever"
+            return True
+        found = self._read(stat, foreign, now, wanted)
+        if found is None:
+            return foreign.miss is not None
+        file = self._procfs.open_stat(pid, pid)
+        if isinstance(file, Unreadable):
+            return False
+        candidate, facts = found
+        del self._foreign[pid]
+        self._known[pid] = _Known(
+            candidate=candidate,
+            facts=facts,
+            inode=inode,
+            file=file,
+            ppid=stat.ppid,
+            state=stat.state,
+            again=now + self._pause(stat.start_ticks, now),
+        )
+        self._take_relatives(candidate, stat.ppid, now)
+        return True
+
+    def _read(
+        self, stat: Stat, foreign: _Foreign, now: float, wanted: bool
+    ) -> tuple[Candidate, Facts] | None:
+        pid = stat.pid
+        command_line, executable, environ = (
+            self._procfs.cmdline(pid),
+            self._procfs.exe(pid),
+            self._procfs.environ(pid),
+        )
+        if isinstance(command_line, Unreadable) or not command_line:
+            return None
+        foreign.command_line = command_line
+        launcher = roles.is_launcher(command_line, stat.comm)
+        python = roles.is_python_name(command_line[0]) or (
+            isinstance(executable, str) and roles.is_python_name(executable)
+        )
+        foreign.python = python
+        claim = None
+        if isinstance(environ, Unreadable):
+            if python and not launcher:
+                foreign.miss = (
+                    f"its environment cannot be read ({environ.value}): needs its user or CAP_SYS_PTRACE"
+                )
+            environ = {}
+        else:
+            try:
+                claim = launchers.claim(environ)
+            except launchers.Invalid as error:
+                foreign.miss = str(error) if python else None
+        if claim is not None and not python and not launcher:
+            maps = self._procfs.maps(pid)
+            python = foreign.python = isinstance(maps, str) and "/libpython" in maps
+            if not python and isinstance(maps, str) and "/libtorch" in maps:
+                foreign.miss = "has a rank and loaded torch, but runs no Python"
+        cgroups = self._procfs.cgroup(pid)
+        where = jobs.place(() if isinstance(cgroups, Unreadable) else cgroups)
+        candidate = Candidate(
+            id=ProcessId(pid, stat.start_ticks),
+            ancestors=(),
+            name=stat.comm,
+            command_line=command_line,
+            python=python,
+            launcher=launcher,
+            claim=claim if python or launcher else None,
+            job=jobs.name(environ, self._node, where),
+            container=where.container,
+            settled=self._age(stat.start_ticks, now) >= _SETTLED,
+        )
+        candidate = self._closer(candidate)
+        if not wanted and not self._matters(candidate, stat.ppid):
+            if python and not launcher and foreign.miss is None and launchers.partial(environ):
+                foreign.miss = f"has {launchers.partial(environ)}, but nothing says its rank"
+            return None
+        local_rank = claim.local_rank if claim is not None else None
+        return candidate, Facts(
+            gpu=jobs.gpu(environ, local_rank),
+            pod=jobs.pod(environ, where),
+            namespace=jobs.namespace(environ) if jobs.in_kubernetes(environ, where) else None,
+        )
+
+    def _matters(self, one: Candidate, ppid: int) -> bool:
+        """Whether a process may have a part in training, or is the child of one that trains."""
+        if one.launcher or (one.python and one.claim is not None):
+            return True
+        if one.python and (roles.has_process_group(one.threads) or roles.is_ray_worker(one.command_line)):
+            return True
+        parent = self._known.get(ppid)
+        return parent is not None and not parent.candidate.launcher
+
+    def _take_relatives(self, one: Candidate, ppid: int, now: float) -> None:
+        """A rank whose environment says nothing makes its Python parent count; who counts, its children."""
+        children = [pid for pid, foreign in self._foreign.items() if foreign.ppid == one.id.pid]
+        parent = self._foreign.get(ppid)
+        own_place = one.claim is not None and one.claim.rank is not None
+        if not own_place and not one.launcher and parent is not None and parent.python:
+            self._take(ppid, now, wanted=True)
+        if not one.launcher:
+            for pid in children:
+                self._take(pid, now)
+
+    def _take(self, pid: int, now: float, *, wanted: bool = False) -> None:
+        foreign = self._foreign.pop(pid)
+        stat = self._procfs.stat(pid)
+        if not isinstance(stat, Unreadable):
+            self._inspect(stat, foreign.inode, now, wanted=wanted)
+
+    def _compose(self) -> Look:
+        """Candidates with their ancestors."""
+        parents: dict[int, int] = {}
+        alive = {pid: one for pid, one in self._known.items() if one.state not in "ZX"}
+        look = Look(
+            candidates={
+                pid: replace(one.candidate, ancestors=tuple(self._ancestors(pid, parents)))
+                for pid, one in alive.items()
+            },
+            facts={pid: one.facts for pid, one in alive.items()},
+        )
+        for pid, foreign in self._foreign.items():
+            if foreign.miss is not None:
+                look.misses.append((pid, foreign.command_line, foreign.miss))
+        return look
+
+    def _ancestors(self, pid: int, parents: dict[int, int]) -> Iterator[int]:
+        seen = {pid}
+        while True:
+            if pid not in parents:
+                parents[pid] = self._parent(pid)
+            pid = parents[pid]
+            if pid <= 0 or pid in seen:
+                return
+            seen.add(pid)
+            yield pid
+
+    def _parent(self, pid: int) -> int:
+        if pid in self._known:
+            return self._known[pid].ppid
+        if pid in self._foreign:
+            return self._foreign[pid].ppid
+        stat = self._procfs.stat(pid)
+        return 0 if isinstance(stat, Unreadable) else stat.ppid
+
+    def _again(self, pid: int, inode: int, start_ticks: int, now: float) -> None:
+        heapq.heappush(self._due, (now + self._pause(start_ticks, now), pid, inode))
+
+    def _pause(self, start_ticks: int, now: float) -> float:
+        return min(_LATEST, max(_SOONEST, self._age(start_ticks, now) / 4))
+
+    def _age(self, start_ticks: int, now: float) -> float:
+        """Seconds since the process started."""
+        return now - self._boot_time - start_ticks / self._procfs.ticks

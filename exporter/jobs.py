@@ -1,0 +1,175 @@
+"""The job, pod and GPU of a process, from its environment and control groups.
+
+Pure functions. Sources: pods of the PyTorchJob and MPIJob operators (JOB-worker-0), Volcano (JOB-TASK-0),
+JobSet and Kubeflow's TrainJob (JOB-node-0-0), indexed Jobs (JOB-0); cgroup paths of kubelet (kubepods) and of
+slurmstepd (job_N/step_N).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from exporter.procparse import Cgroup
+
+JOB_ID_LENGTH = 128  # characters; a longer id is cut
+
+_LOOPBACK = re.compile(r"(localhost(\..*)?|127(\.\d+){3}|\[?::1\]?|0\.0\.0\.0)\Z", re.IGNORECASE)
+_NAME_VARIABLES = (
+    "PYTORCHJOB_NAME",
+    "TRAINJOB_NAME",
+    "JOBSET_NAME",
+    "VC_JOB_NAME",
+    "MPIJOB_NAME",
+    "JOB_NAME",
+)
+_RANDOM = r"(?:-[a-z0-9]{5})?"
+_JOBSET_POD = re.compile(rf"(?P<job>.+)-[a-z0-9]+-\d+-\d+{_RANDOM}\Z")
+_OPERATOR_POD = re.compile(
+    rf"(?P<job>.+)-(?:master|worker|launcher|chief|evaluator|ps|server|scheduler|node|replica)-\d+{_RANDOM}\Z"
+)
+_VOLCANO_POD = re.compile(r"(?P<job>.+)-[a-z0-9]+-\d+\Z")
+_INDEXED_POD = re.compile(rf"(?P<job>.+)-\d+{_RANDOM}\Z")
+_POD_UID = re.compile(
+    r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})"
+)
+_CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|\Z)")
+_SLURM_CGROUP = re.compile(r"/job_(\d{1,10})(?:/|\Z)")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the kernel keeps a process: pod and container of Kubernetes, job of Slurm; None: not there."""
+
+    pod_uid: str | None = None
+    container: str | None = None
+    slurm_job: str | None = None
+
+
+def place(cgroups: Sequence[Cgroup]) -> Place:
+    """Pod, container and Slurm job by the paths of the control groups."""
+    paths = [one.path for one in cgroups]
+    uid = _search(_POD_UID, paths)
+    return Place(
+        pod_uid=uid.replace("_", "-") if uid else None,
+        container=_search(_CONTAINER, paths),
+        slurm_job=_search(_SLURM_CGROUP, paths),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """A job's id and what said it."""
+
+    id: str
+    source: Literal["run", "slurm", "kubernetes", "master", "mpi"]
+
+
+def name(environ: Mapping[str, str], node: str, where: Place = Place()) -> JobName | None:
+    """The job of a process; None where nothing says it. In this order:
+
+    1. TORCHELASTIC_RUN_ID, unless it is `none`, torchrun's default;
+    2. SLURM_JOB_ID, or the job in the cgroup's path;
+    3. in Kubernetes the job's name, from a variable or the pod's name, after the namespace if that is known;
+    4. MASTER_ADDR:MASTER_PORT, a loopback address being replaced by the node's name;
+    5. Open MPI's number of the job.
+    """
+    run = environ.get("TORCHELASTIC_RUN_ID", "").strip()
+    if run and run.lower() != "none":
+        return JobName(clean(run), "run")
+    slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or where.slurm_job
+    if slurm and slurm.strip():
+        return JobName(clean(slurm), "slurm")
+    if in_kubernetes(environ, where) and (owner := _pod_owner(environ)):
+        space = namespace(environ)
+        return JobName(clean(f"{space}.{owner}" if space else owner), "kubernetes")
+    address = environ.get("MASTER_ADDR", "").strip()
+    if address:
+        return JobName(master(address, environ.get("MASTER_PORT", ""), node), "master")
+    number = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ""
+    return JobName(clean(f"mpi-{number}"), "mpi") if number.strip() else None
+
+
+def master(address: str, port: str, node: str) -> str:
+    """A job's id by where its ranks meet."""
+    host = node if _LOOPBACK.match(address.strip()) else address.strip()
+    return clean(f"{host}:{port.strip()}" if port.strip() else host)
+
+
+def rendezvous(argv: Sequence[str], node: str) -> str | None:
+    """A job's id by the command line of torchrun's agent: its run id, else where the agents meet."""
+    found: dict[str, str] = {}
+    for index, one in enumerate(argv):
+        option, equals, value = one.partition("=")
+        if option.startswith("--rdzv"):
+            found[option.replace("_", "-")] = (
+                value if equals else (argv[index + 1] if index + 1 < len(argv) else "")
+            )
+    run = found.get("--rdzv-id", "").strip()
+    if run and run.lower() != "none":
+        return clean(run)
+    host, _, port = found.get("--rdzv-endpoint", "").rpartition(":")
+    return master(host, port, node) if host and port.strip("0") else None
+
+
+def clean(text: str) -> str:
+    """A job id fit for a label: printable characters, not endless."""
+    return "".join(one if one.isprintable() else "_" for one in text.strip())[:JOB_ID_LENGTH]
+
+
+def in_kubernetes(environ: Mapping[str, str], where: Place) -> bool:
+    return where.pod_uid is not None or "KUBERNETES_SERVICE_HOST" in environ
+
+
+def pod(environ: Mapping[str, str], where: Place) -> str | None:
+    """The pod's name (POD_NAME of the downward API, else the host name kubelet sets), else its uid."""
+    if not in_kubernetes(environ, where):
+        return None
+    found = environ.get("POD_NAME") or environ.get("HOSTNAME") or where.pod_uid
+    return clean(found) if found else None
+
+
+def namespace(environ: Mapping[str, str]) -> str | None:
+    """The pod's namespace, where the downward API gives it."""
+    found = environ.get("POD_NAMESPACE") or environ.get("NAMESPACE")
+    return clean(found) if found else None
+
+
+def _pod_owner(environ: Mapping[str, str]) -> str | None:
+    for variable in _NAME_VARIABLES:
+        if value := environ.get(variable, "").strip():
+            return value
+    pod_name = environ.get("POD_NAME") or environ.get("HOSTNAME") or ""
+    patterns = [_OPERATOR_POD]
+    if "VC_TASK_INDEX" in environ or "VK_TASK_INDEX" in environ:
+        patterns.append(_VOLCANO_POD)
+    if "JOB_COMPLETION_INDEX" in environ:
+        # A JobSet's pods are those of an indexed Job of its own; the master's address then names the set.
+        patterns = [_JOBSET_POD, _INDEXED_POD] if _in_jobset(environ, pod_name) else [_INDEXED_POD]
+    for pattern in patterns:
+        if match := pattern.match(pod_name):
+            return match["job"]
+    return None
+
+
+def _in_jobset(environ: Mapping[str, str], pod_name: str) -> bool:
+    match = _JOBSET_POD.match(pod_name)
+    if match is None:
+        return False
+    masters = (environ.get("MASTER_ADDR"), environ.get("PET_MASTER_ADDR"), environ.get("PET_RDZV_ENDPOINT"))
+    return any(one and f".{match['job']}" in one for one in masters) or "JOB_INDEX" in environ
+
+
+def gpu(environ: Mapping[str, str], local_rank: int | None) -> str | None:
+    """The GPU of a rank by CUDA_VISIBLE_DEVICES: the only one, or that at its local rank; None: not known."""
+    visible = [one.strip() for one in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    devices = [one for one in visible if one and one != "-1"]
+    if len(devices) == 1:
+        return clean(devices[0])
+    return clean(devices[local_rank]) if local_rank is not None and local_rank < len(devices) else None
+
+
+def _search(pattern: re.Pattern[str], paths: Sequence[str]) -> str | None:
+    return next((match[1] for path in paths if (match := pattern.search(path))), None)
