@@ -6,6 +6,7 @@ and the ranks that were last seen there.
 
 from __future__ import annotations
 
+import logging
 import ssl
 import threading
 import time
@@ -21,6 +22,8 @@ from snapshotter.capture.inventory import Agent
 from snapshotter.capture.node import Progress
 from snapshotter.capture.wire import AnswerReader, NotAnAnswer, Order
 from snapshotter.stacks.model import NodeAnswer, Outcome
+
+log = logging.getLogger(__name__)
 
 _CONNECT_LIMIT = 5.0  # seconds
 _PIECE = 1 << 20  # bytes
@@ -166,6 +169,10 @@ def capture_job(
             answer = ask(agent, node_deadline)
         except AgentFailure as failure:
             answer = failed(agent, failure.outcome, str(failure))
+        except Exception as error:
+            # A fault of ours in reading one answer must not cost the others.
+            log.exception("asking the agent at %s failed", agent.address)
+            answer = failed(agent, "error", f"asking {agent.address} failed: {error}")
         with lock:
             done += 1
             progress(Progress(answer.node, "nodes", done, len(agents)))

@@ -41,6 +41,7 @@ class JobCapturer:
         reason: str = "",
         requested_by: str = "",
         agents: Sequence[Agent] | None = None,
+        native_frames: bool = False,
         progress: Callable[[Progress], None] = lambda step: None,
     ) -> tuple[NodeAnswer, ...]:
         """One answer of each node; job_id empty: whatever trains. `agents` given: those and no others.
@@ -56,9 +57,9 @@ class JobCapturer:
             capture_id=capture_id,
             reason=reason,
             requested_by=requested_by,
-            interval=config.capture.sample_interval,
-            deadline=config.capture.node_timeout,
-            native_frames=config.capture.native_frames,
+            interval=float(config.capture.sample_interval),
+            deadline=float(config.capture.node_timeout),
+            native_frames=native_frames or config.capture.native_frames,
             ask_nccl=config.capture.ask_nccl,
         )
         if not found.agents:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from exporter.config import NcclConfig
@@ -37,8 +37,14 @@ class LocalNode:
         self.memory.note(scan)
         return scan
 
-    def capture(self, order: Order, progress: Callable[[Progress], None] = lambda step: None) -> NodeAnswer:
-        """Never raises for what it finds."""
+    def capture(
+        self,
+        order: Order,
+        progress: Callable[[Progress], None] = lambda step: None,
+        *,
+        pids: Sequence[int] = (),
+    ) -> NodeAnswer:
+        """Never raises for what it finds. `pids`: the trees below these, instead of a job."""
         settings = self.settings()
         return capture_node(
             self.find,
@@ -46,6 +52,7 @@ class LocalNode:
             self.pyspy,
             node=self.node,
             job_id=order.job_id or None,
+            pids=pids,
             interval=order.interval,
             at_once=settings.processes_at_once,
             deadline=min(order.deadline, settings.node_timeout),

@@ -1,0 +1,259 @@
+"""`capture`: the stacks of a job now, from this node or through agents, without any server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from getpass import getuser
+from pathlib import Path
+from typing import TextIO
+
+from exporter.procfs import ProcFS
+from snapshotter.bundle import schema, writer
+from snapshotter.bundle.schema import CaptureRequest
+from snapshotter.capture.inventory import parse_agent
+from snapshotter.capture.job import JobCapturer
+from snapshotter.capture.local import LocalNode, local_node
+from snapshotter.capture.node import Progress
+from snapshotter.capture.wire import Order
+from snapshotter.config import Config
+from snapshotter.render import flamegraph, text
+from snapshotter.stacks import report
+from snapshotter.stacks.model import JobCapture, NodeAnswer
+
+
+class CannotCapture(Exception):
+    """Nothing was captured or nothing can be written; one line says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to capture and where to put it."""
+
+    output: Path  # a folder that becomes a bundle, or a file FILE.html
+    job_id: str | None = None
+    pids: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()  # through their agents; none: this node itself
+    native_frames: bool = False
+
+    @property
+    def page(self) -> bool:
+        return self.output.suffix.lower() in (".html", ".htm")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command, but for the configuration file and /proc."""
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument("--job", metavar="ID", help="capture this job (the only one that runs)")
+    target.add_argument(
+        "--pid",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="PID",
+        help="capture these processes and all below them, training or not",
+    )
+    parser.add_argument(
+        "--nodes",
+        type=lambda value: [one for one in value.split(",") if one],
+        default=[],
+        metavar="HOST,…",
+        help="capture these nodes through their agents: HOST, HOST:PORT or [IPV6]:PORT",
+    )
+    parser.add_argument(
+        "--native",
+        action="store_true",
+        help="also read C frames of outliers and one rank of each class (stops each for about 0.1 s)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="DIR|FILE.html",
+        help="a folder to become a bundle, or one self-contained page",
+    )
+
+
+def wanted(options: argparse.Namespace) -> Wanted:
+    """What the parsed options ask for. Raises CannotCapture for options that do not go together."""
+    if options.pid and options.nodes:
+        raise CannotCapture("--pid is about this node alone: leave --nodes out, or name the job with --job")
+    return Wanted(
+        output=options.output,
+        job_id=options.job,
+        pids=tuple(options.pid),
+        nodes=tuple(options.nodes),
+        native_frames=options.native,
+    )
+
+
+def run(
+    request: Wanted,
+    settings: Config,
+    *,
+    node: str,
+    procfs: ProcFS,
+    read_token: Callable[[Path], str],
+    now: Callable[[], float] = time.time,
+    out: TextIO | None = None,
+    err: TextIO | None = None,
+) -> int:
+    """Capture, analyse and write. Progress goes to `err`, the report to `out`.
+
+    Exit status: 0; 2 with one line on `err` where nothing was captured or could be written. Raises
+    ConfigError, PySpyMissing.
+    """
+    out, err = out or sys.stdout, err or sys.stderr
+    try:
+        _check_output(request)
+        started = now()
+        answers = _capture(request, settings, node, procfs, read_token, now, _Teller(err, now))
+        problems = [f"{answer.node}: {answer.error}" for answer in answers if answer.error]
+        if not any(answer.processes or answer.expected_ranks for answer in answers):
+            raise CannotCapture("; ".join(one.error or "no process was found" for one in answers))
+        for problem in problems:
+            print(f"not complete: {problem}", file=err)
+        found = _write(request, answers, started, now)
+    except CannotCapture as error:
+        print(f"error: {error}", file=err)
+        return 2
+    except OSError as error:
+        print(f"error: {request.output} cannot be written: {error.strerror or error}", file=err)
+        return 2
+    out.write(text.render(found))
+    print(f"written to {request.output}", file=err)
+    return 0
+
+
+def _capture(
+    request: Wanted,
+    settings: Config,
+    node: str,
+    procfs: ProcFS,
+    read_token: Callable[[Path], str],
+    now: Callable[[], float],
+    tell: Callable[[Progress], None],
+) -> tuple[NodeAnswer, ...]:
+    capture = settings.capture
+    if request.nodes:
+        try:
+            agents = [parse_agent(one, settings.agents.port) for one in request.nodes]
+        except ValueError as error:
+            raise CannotCapture(f"--nodes: {error}") from error
+        capturer = JobCapturer(lambda: _local(node, procfs, settings, now), lambda: settings, read_token, now)
+        return capturer.capture(
+            request.job_id or "",
+            reason="captured by hand",
+            requested_by=_user(),
+            agents=agents,
+            native_frames=request.native_frames,
+            progress=tell,
+        )
+    local = _local(node, procfs, settings, now)
+    order = Order(
+        job_id=request.job_id or ("" if request.pids else _only_job(local)),
+        reason="captured by hand",
+        requested_by=_user(),
+        interval=float(capture.sample_interval),
+        deadline=float(capture.node_timeout),
+        native_frames=request.native_frames or capture.native_frames,
+        ask_nccl=capture.ask_nccl,
+    )
+    return (local.capture(order, tell, pids=request.pids),)
+
+
+def _local(node: str, procfs: ProcFS, settings: Config, now: Callable[[], float]) -> LocalNode:
+    return local_node(node, procfs, lambda: settings.capture, now=now)
+
+
+def _only_job(local: LocalNode) -> str:
+    scan = local.find()
+    jobs = sorted({process.job_id for process in scan.processes})
+    if len(jobs) > 1:
+        raise CannotCapture(f"several jobs run on {scan.node}: name one with --job: {', '.join(jobs)}")
+    if not jobs:
+        near = "; ".join(f"pid {miss.pid}: {miss.reason}" for miss in scan.near_misses[:3])
+        hint = f" ({near})" if near else ""
+        raise CannotCapture(
+            f"no training process runs on {scan.node}{hint}: name any Python processes with --pid"
+        )
+    return jobs[0]
+
+
+def _check_output(request: Wanted) -> None:
+    """Better before the capture than after it. Raises CannotCapture, OSError."""
+    target = request.output
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(target.parent, os.W_OK):
+        raise CannotCapture(f"{target.parent} cannot be written to")
+    if request.page:
+        if target.is_dir():
+            raise CannotCapture(f"{target} is a folder: name a file")
+    elif target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CannotCapture(f"{target} is there already: name a new folder, or a file FILE.html")
+
+
+def _write(
+    request: Wanted, answers: tuple[NodeAnswer, ...], started: float, now: Callable[[], float]
+) -> report.Report:
+    job_id = request.job_id or next((answer.job_id for answer in answers if answer.job_id), "")
+    capture = JobCapture(job_id=job_id, nodes=answers)
+    found = report.analyse(capture, at=now())
+    document = report.to_json(found)
+    if request.page:
+        when = f"{datetime.fromtimestamp(started, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        page = flamegraph.render_html(capture, document, when=when)
+        aside = request.output.with_name(f".{request.output.name}.{os.getpid()}")
+        aside.write_text(page, encoding="utf-8")
+        aside.replace(request.output)
+        return found
+    _, files = writer.build(
+        CaptureRequest(
+            capture_id=schema.new_capture_id(started),
+            job_id=job_id,
+            trigger="manual",
+            reason="captured by hand",
+            requested_by=_user(),
+            requested_at=started,
+        ),
+        answers,
+        document,
+        started_at=started,
+        finished_at=now(),
+    )
+    writer.write_folder(request.output, files)
+    return found
+
+
+class _Teller:
+    """Progress on a terminal as one line that changes, elsewhere as a line now and then."""
+
+    def __init__(self, err: TextIO, now: Callable[[], float], every: float = 1.0) -> None:
+        self._err = err
+        self._now = now
+        self._terminal = err.isatty()
+        self._every = 0.1 if self._terminal else every
+        self._last = ("", 0.0)
+
+    def __call__(self, step: Progress) -> None:
+        stage, at = self._last
+        ended = step.done == step.total
+        if stage == step.stage and not ended and self._now() - at < self._every:
+            return
+        self._last = (step.stage, self._now())
+        line = f"{step.node}: {step.stage}: {step.done} of {step.total}"
+        end = "\n" if ended or not self._terminal else ""
+        print(f"\r\x1b[K{line}" if self._terminal else line, end=end, file=self._err, flush=True)
+
+
+def _user() -> str:
+    with suppress(KeyError, OSError):
+        return getuser()
+    return str(os.getuid())
