@@ -10,8 +10,10 @@ import msgspec
 
 from snapshotter.bundle.reader import Bundle
 from snapshotter.errors import NotFound
-from snapshotter.render import flamegraph
+from snapshotter.render import flamegraph, folded
 from snapshotter.stacks.model import Process, Sample
+from snapshotter.stacks.report import analyse
+from snapshotter.stacks.tree import Tree
 
 Renderer = Callable[[Bundle], tuple[str, str]]  # text and content type
 
@@ -59,6 +61,15 @@ def _svg(bundle: Bundle) -> tuple[str, str]:
     return flamegraph.render_svg(bundle.capture()), "image/svg+xml"
 
 
+def _folded(bundle: Bundle) -> tuple[str, str]:
+    return folded.render(_trees(bundle)), "text/plain; charset=utf-8"
+
+
+def _trees(bundle: Bundle) -> tuple[Tree, ...]:
+    """The merged trees, worked out anew: a later version of the analysis may name more."""
+    return analyse(bundle.capture(), at=bundle.manifest().finished_at).trees
+
+
 def _report(bundle: Bundle) -> Mapping[str, Any] | None:
     try:
         return bundle.report()
@@ -69,4 +80,5 @@ def _report(bundle: Bundle) -> Mapping[str, Any] | None:
 RENDERERS: dict[str, Renderer] = {
     "flamegraph.html": _html,
     "flamegraph.svg": _svg,
+    "flamegraph.folded": _folded,
 }
