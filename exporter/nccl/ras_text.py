@@ -169,7 +169,12 @@ class _Reader:
         return self._session(line) or self._headings(line) or self._section(line)
 
     def _nothing(self, line: str) -> bool:
-        return False
+        """Outside of any section: parts of an answer that were copied without their headings."""
+        words = line.split()
+        if "Nodes" in words and set(words) <= _SUMMARY_WORDS:
+            self._section = self._summary
+            return self._summary(line)
+        return self._table_heading(words) or self._block_heading(line)
 
     def _session(self, line: str) -> bool:
         event = _EVENT.match(line)
