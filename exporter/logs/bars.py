@@ -16,10 +16,10 @@ _TQDM = re.compile(
 _OPEN = re.compile(rf"(?<![\w./])(?P<n>{NUMBER})it \[(?P<rest>[\d:]+,[^\]]*)\]?")
 _LOGGABLE = re.compile(rf"(?P<n>{NUMBER}|-)(?:it)?/(?P<total>{NUMBER})(?:it)?\s+rate:(?P<rest>\S*)")
 _GLYPHS = r"(?:[━╸╺─╌█▉▊▋▌▍▎▏▐░▒▓■□▪▫●○⣿⠿⣀]{4,}|\[[=>.#\-* ]{5,}\])"
-_GLYPH_BAR = re.compile(
-    rf"(?:{_GLYPHS}\s*(?:\d{{1,3}}(?:\.\d+)?%\s*)?(?P<n>{NUMBER})\s?/\s?(?P<total>{NUMBER})(?P<rest>.*)"
-    rf"|(?P<n2>{NUMBER})\s?/\s?(?P<total2>{NUMBER})\s*{_GLYPHS}(?P<rest2>.*))"
+_BEHIND_GLYPHS = re.compile(
+    rf"{_GLYPHS}\s*(?:\d{{1,3}}(?:\.\d+)?%\s*)?(?P<n>{NUMBER})\s?/\s?(?P<total>{NUMBER})(?P<rest>.*)"
 )
+_BEFORE_GLYPHS = re.compile(rf"(?P<n>{NUMBER})\s?/\s?(?P<total>{NUMBER})\s*{_GLYPHS}(?P<rest>.*)")
 _GLYPH_HINT = re.compile(_GLYPHS)
 _UNIT = re.compile(
     r"(?:[\d.,]+|\?)\s*(?P<scale>[kKMG]?)(?P<unit>[A-Za-z]*)/s(?:ec\w*)?\b|s/\s?(?P<per>[A-Za-z]+)"
@@ -38,10 +38,10 @@ _UNITS = {
     "batches",
     "ba",
 }
-_UNITS |= {"update", "updates", "item", "epoch", "epochs", "ep", "s", "b"}
-_EPOCH = re.compile(r"(?i:(?<![a-z])ep(?:och)?s?)[\s:#=\[(]*(?P<epoch>\d+)(?:\s*/\s*\d+)?")
+_UNITS |= {"update", "updates", "item", "epoch", "epochs", "ep"}
+_EPOCH = re.compile(r"(?i:(?<![a-z])ep(?:och)?s?)[\s:#=\[(]*(?P<epoch>\d+)(?:\s*/\s*(?P<epochs>\d+))?")
 _EPOCH_ONLY = re.compile(r"(?i:(?:\w+\s+)?epochs?)\W*\Z")
-_LEADING_PAIR = re.compile(r"\s*(?P<epoch>\d+)/\d+\s+\S")
+_LEADING_PAIR = re.compile(r"\s*(?P<epoch>\d+)/(?P<epochs>\d+)\s+\S")
 # torchtune's recipes: `epoch|global step|Loss: …`
 _EPOCH_AND_STEP = re.compile(r"\s*(?P<epoch>\d+)\|(?P<step>\d+)\|")
 
@@ -61,12 +61,10 @@ def read(record: Record) -> Reading | None:
 
 
 def _glyphs(record: Record) -> Reading | None:
-    match = _GLYPH_BAR.search(record.text)
+    match = _BEHIND_GLYPHS.search(record.text) or _BEFORE_GLYPHS.search(record.text)
     if match is None:
         return None
-    found = match.groupdict()
-    n, total, rest = (found[name] or found[name + "2"] for name in ("n", "total", "rest"))
-    return _reading(record, record.text[: match.start()], n, total, rest or "")
+    return _reading(record, record.text[: match.start()], match["n"], match["total"], match["rest"])
 
 
 def _reading(record: Record, description: str, n: str, total: str | None, rest: str) -> Reading:
@@ -82,7 +80,7 @@ def _reading(record: Record, description: str, n: str, total: str | None, rest: 
     if about is Topic.DATA and named and unit in _UNITS and not _is_verb(description):
         about, why = None, ""
     form = Form.BAR if total else Form.OPEN_BAR
-    epoch = _epoch(description)
+    epoch, epochs = _epoch(description)
     both = _EPOCH_AND_STEP.match(description)
     if both is not None:
         number, epoch, named = int(both["step"]), float(both["epoch"]), True
@@ -90,7 +88,17 @@ def _reading(record: Record, description: str, n: str, total: str | None, rest: 
         form, epoch = Form.EPOCH, float(number) if number is not None else None
     key = f"{form}:{record.source}:{shape(description)}:{limit}:{'nested' if record.nested else ''}"
     return Reading(
-        form, key, number, limit, epoch, about, True, named, unstarted=not number or n == "-", why=why
+        form,
+        key,
+        number,
+        limit,
+        epoch,
+        about,
+        True,
+        named,
+        unstarted=not number or n == "-",
+        why=why,
+        epochs=epochs,
     )
 
 
@@ -107,8 +115,8 @@ def _unit(rest: str) -> str:
     return (unit or "").lower()
 
 
-def _epoch(description: str) -> float | None:
-    match = (
-        _EPOCH.search(description) or _LEADING_PAIR.match(description) or _EPOCH_AND_STEP.match(description)
-    )
-    return float(match["epoch"]) if match else None
+def _epoch(description: str) -> tuple[float | None, int | None]:
+    match = _EPOCH.search(description) or _LEADING_PAIR.match(description)
+    if match is None:
+        return None, None
+    return float(match["epoch"]), int(match["epochs"]) if match["epochs"] else None

@@ -12,7 +12,7 @@ from exporter.logs.frameworks import recognise
 from exporter.logs.interpreter import Interpreter, Observation
 from exporter.logs.linereader import RecordSplitter
 from exporter.logs.model import Phase
-from exporter.logs.verdict import finished
+from exporter.logs.verdict import looks_finished
 
 _PIECE = 1 << 20
 
@@ -58,7 +58,7 @@ def check(file: Path) -> Checked:
     accepted = interpreter.chooser.accepted()
     records = [(record, n, total, epoch) for record, key, n, total, epoch in seen if key in accepted]
     numbered = [one for one in records if one[1] is not None]
-    done = finished(interpreter)
+    done = looks_finished(interpreter)
     phase = (
         Phase.FINISHED
         if done

@@ -15,14 +15,14 @@ _ENTRY = re.compile(
     r"""["'](?P<key>[^"'\n]{1,80})["']\s*:\s*(?:np\.\w+\(|tensor\()?\s*(?P<value>"[^"]*"|'[^']*'|[^,}\]\n]*)"""
 )
 _TOTAL = re.compile(
-    rf"""["']?(?<![\w/])(?:max|total|num)_?(?:train(?:ing)?_?)?(?:steps?|iters?|iterations|updates)["']?\s*[:=]\s*["']?(?P<n>{NUMBER})"""
+    rf"""["']?(?<![\w/])(?:(?:max|total)_?(?:train(?:ing)?_?)?(?:steps?|iters?|iterations|updates)|num_(?:train(?:ing)?_)?(?:steps|iters|iterations))["']?\s*[:=]\s*["']?(?P<n>{NUMBER})"""
 )
 _LOSS = re.compile(
     r"(?<![a-z])(?:\w*loss|objective|reward|rewards?_\w+|return|nll\w*|ppl|perplexity)(?![a-z])",
     re.IGNORECASE,
 )
 _OTHER_METRIC = re.compile(
-    r"(?<![a-z])(?:lr|learning_rate|grad_?norm|gnorm|acc\w*|kl|entropy|tokens?\w*|throughput\w*|\w*time\w*|mfu|tps|wps|speed\w*)(?![a-z])",
+    r"(?<![a-z])(?:lr|learning_rate|grad_?norm|gnorm|acc\w*|kl|entropy|tokens?\w*|throughput\w*|(?!timestamp)(?:\w+_)?time(?:_\w+)?|mfu|tps|wps|speed\w*)(?![a-z])",
     re.IGNORECASE,
 )
 _EVALUATED = re.compile(
@@ -44,6 +44,7 @@ _ABOUT = {
     "message",
     "msg",
     "op",
+    "key",
 }
 _SUMMARY = ("train_runtime", "train_samples_per_second")
 

@@ -51,6 +51,7 @@ class Interpreter:
         self.declared: int | None = None
         self._last: tuple[str, int | None] | None = None
         self.last_text = ""
+        self.last_record = 0  # the newest that is not blank
 
     def feed(self, raw: bytes) -> Observation | None:
         """Take the next record; None where nothing is in it, or where it is a part of one that goes on."""
@@ -59,6 +60,7 @@ class Interpreter:
         if record is None or not record.text.strip():
             return None
         self.last_text = record.text
+        self.last_record = self.records
         reading = patterns.read(record)
         series, moved = None, False
         announced = phases.said(record.text) if phases.interesting(record.text) else None
@@ -66,7 +68,7 @@ class Interpreter:
             series, moved = self._progress(reading, record)
         elif reading is not None and announced is None:
             announced = _PHASE_OF_TOPIC.get(reading.topic) if reading.topic else None
-        self._story(record, announced, reading, moved)
+        self._story(record, announced, reading, series, moved)
         return Observation(self.records, record.text, record.rank, reading, series, moved, announced)
 
     def _progress(self, reading: Reading, record: Record) -> tuple[Series, bool]:
@@ -76,7 +78,20 @@ class Interpreter:
         series = self.chooser.observe(reading, self.records, evaluating=evaluating, closed=record.closed)
         return series, moved
 
-    def _story(self, record: Record, announced: Phase | None, reading: Reading | None, moved: bool) -> None:
+    def _is_training_again(self, series: Series | None) -> bool:
+        """Whether the records that move are not those of an evaluation which prints as training does."""
+        if self.phase is not Phase.EVALUATING or series is None or series.outside_evaluation:
+            return True
+        return not any(one.outside_evaluation for one in self.chooser.series if one.form is not Form.EPOCH)
+
+    def _story(
+        self,
+        record: Record,
+        announced: Phase | None,
+        reading: Reading | None,
+        series: Series | None,
+        moved: bool,
+    ) -> None:
         text = record.text
         if announced is Phase.FINISHED:
             self.finished_by = text[:200]
@@ -84,11 +99,13 @@ class Interpreter:
         elif reading is not None and reading.topic is None and moved and reading.form is not Form.EPOCH:
             if self.finished_by is not None and not _is_last(reading):
                 self.finished_by = None
-            if self.finished_by is None:
+            if self.finished_by is None and self._is_training_again(series):
                 self.phase = Phase.TRAINING
             self.crashed = False
         elif announced is not None and self.phase is not Phase.FINISHED:
-            self.phase = announced
+            self.phase = (
+                self.phase if announced is Phase.TRAINING and self.phase is Phase.STARTING else announced
+            )
         elif self.phase is Phase.CHECKPOINTING and phases.interesting(text) and phases.saved(text):
             self.phase = Phase.TRAINING
         if phases.interesting(text) and phases.crashed(text):

@@ -38,12 +38,12 @@ _BRACKETS = re.compile(
 _EPOCH_PAIR = re.compile(
     r"(?i:epochs?|ep\.?)\s*[:\[(#]?\s*(?P<e>\d+)\s*\]?\s*[:|,\-–]\s*\[?\s*(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)"
 )
-_TUPLE = re.compile(r"\A\s*\[\s*(?P<e>\d+)\s*,\s*(?P<n>\d+)\s*\]")  # [epoch, batch] loss: …
+_TUPLE = re.compile(r"\A[\s\]:>|-]*\[\s*(?P<e>\d+)\s*,\s*(?P<n>\d+)\s*\]")  # [epoch, batch] loss: …
 _BARE = re.compile(
-    r"\A\s*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|\s-\s|\s{2,}|\t))"
+    r"\A[\s\]:>|-]*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|\s-\s|\s{2,}|\t))"
 )
 _EPOCH = re.compile(
-    r"(?<![A-Za-z])(?i:epoch)s?(?:\s*\(\w+\))?[\"']?\s*[:=#|\[(]*\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)"
+    r"(?<![A-Za-z])(?i:epoch)s?(?:\s*\(\w+\))?[\"']?\s*[:=#|\[(]*\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)(?:\s*/\s*(?P<epochs>\d+))?"
 )
 _TRAIN_EPOCH = re.compile(r"(?i:train\w*)\s*:\s*(?P<epoch>\d+)\s*\[")
 _ONLY_BRACKETS = re.compile(r"\s*(?:\[[^\[\]]*\]\s*)+:?\s*\Z")
@@ -129,7 +129,9 @@ def _judge(
     head, tail = text[:start], text[end:]
     form = Form.EPOCH if kind is Counter.EPOCH else Form.KEYED
     key = f"{form}:{record.source}:{shape(head)}:{shape(text[start:end])}:{total}"
-    epoch = float(number) if kind is Counter.EPOCH else epoch_of(text)
+    epoch, epochs = epoch_of(text)
+    if kind is Counter.EPOCH:
+        epoch, epochs = float(number), total
 
     def not_training(about: Topic, why: str) -> Reading:
         return Reading(form, key, number, total, epoch, about, why=why)
@@ -149,14 +151,21 @@ def _judge(
     about = topic(tail[:40])
     if about is not None and not metrics and not EVALUATED.search(tail):
         return not_training(about, f"the text behind the number is about {about}")
-    strong = metrics or (total is not None and _ONLY_BRACKETS.match(text) is not None)
+    strong = metrics or (total is not None and _in_brackets_alone(text, start))
     why = "" if strong else "no metrics beside the number: counts once it has come again with a higher one"
     if not strong:
         key += shape(tail)
-    return Reading(form, key, number, total, epoch, None, strong, why=why)
+    return Reading(form, key, number, total, epoch, None, strong, why=why, epochs=epochs)
 
 
-_PAIRS = re.compile(r"[\w@./()-]*(?: [\w@./()-]+)?\s*[:=]\s*[-+]?\d[\w.%/+-]*")
+def _in_brackets_alone(text: str, start: int) -> bool:
+    """Whether the counter stands in brackets that are all of the message: `[step=5/100,epoch=0]`."""
+    opened = text.rfind("[", 0, start)
+    return opened >= 0 and _ONLY_BRACKETS.match(text, opened) is not None
+
+
+_COUNTS = r"(?!(?i:\w*(?:epoch|step|iter|batch|update)))"
+_PAIRS = re.compile(rf"{_COUNTS}[\w@./()-]+(?: {_COUNTS}[\w@./()-]+)?\s*[:=]\s*[-+]?\d[\w.%/+-]*")
 
 
 def without_metrics(head: str) -> str:
@@ -164,10 +173,13 @@ def without_metrics(head: str) -> str:
     return _PAIRS.sub(" ", head) if ":" in head or "=" in head else head
 
 
-def epoch_of(text: str) -> float | None:
-    """The epoch that a record shows."""
-    match = _EPOCH.search(text) or _TRAIN_EPOCH.search(text)
-    return float(match["epoch"]) if match else None
+def epoch_of(text: str) -> tuple[float | None, int | None]:
+    """The epoch that a record shows, and of how many."""
+    match = _EPOCH.search(text)
+    if match is not None:
+        return float(match["epoch"]), int(match["epochs"]) if match["epochs"] else None
+    match = _TRAIN_EPOCH.search(text)
+    return (float(match["epoch"]), None) if match else (None, None)
 
 
 def _bracketed(record: Record, text: str) -> Reading | None:
@@ -185,11 +197,13 @@ def _bracketed(record: Record, text: str) -> Reading | None:
     if number is None or not has_metrics(text[match.end() :]):
         return None
     head = text[: match.start()]
-    epoch = float(match["e"]) if match["e"] else epoch_of(text)
+    epoch, epochs = epoch_of(text)
+    if match["e"]:
+        epoch = float(match["e"])
     key = f"{Form.KEYED}:{record.source}:{shape(head)}:[]:{total}"
     about = topic(without_metrics(head)) or topic(match[0])
     why = f"the text before the number is about {about}" if about else ""
-    return Reading(Form.KEYED, key, number, total, epoch, about, why=why)
+    return Reading(Form.KEYED, key, number, total, epoch, about, why=why, epochs=epochs)
 
 
 def _unnamed(record: Record) -> Reading | None:
@@ -207,7 +221,7 @@ def _unnamed(record: Record) -> Reading | None:
     number = count(pair["n"] if pair else match["a"] or match["b"])
     if number is None:
         return None
-    epoch = float(pair["e"]) if pair else epoch_of(text)
+    epoch = float(pair["e"]) if pair else epoch_of(text)[0]
     key = f"{Form.BARE}:{record.source}:{shape(text[: match.end()])}"
     total = None if pair else count(match["total"] or "x")
     return Reading(Form.BARE, key, number, total, epoch, strong=False, why="a number without a name")

@@ -62,6 +62,9 @@ _COMPILE = re.compile(
     r"|emitting ninja build file|\bAUTOTUNE\b",
     re.IGNORECASE,
 )
+_TRAIN = re.compile(
+    r"(?<![a-z])(?:start|begin|resum|continu)\w* (?:the )?train|\A\W*(?:model )?training\W*\Z", re.IGNORECASE
+)
 _HINT = re.compile(
     r"(?i:sav|wrote|eval|valid|sanity|testing|inference|compil|train|engine|loss for|epochs? completed|exiting|finish"
     r"|reached|early stop|done|complete|bye|num_updates|summary|synced|img/sec|destroyed|graph|extension|ninja|autotune)"
@@ -86,6 +89,8 @@ def said(text: str) -> Phase | None:
         return Phase.CHECKPOINTING
     if _COMPILE.search(text):
         return Phase.COMPILING
+    if _TRAIN.search(text):
+        return Phase.TRAINING
     return None
 
 

@@ -34,6 +34,7 @@ class Reading:
     named: bool = False  # a bar whose description names training
     unstarted: bool = False  # a bar drawn before its first iteration
     why: str = ""  # why it does not count, for people
+    epochs: int | None = None  # the run has so many
 
 
 _NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?%?", re.IGNORECASE)

@@ -34,6 +34,8 @@ class Series:
     last_record: int = 0
     last_number_record: int = 0
     epoch: float | None = None
+    epochs: int | None = None
+    from_zero: bool = False  # it was seen at 0 as a record of its own
     advances: int = 0
     resets: int = 0
     stride: int = 0  # the newest advance
@@ -100,6 +102,7 @@ class Chooser:
                 one.resets += 1
             one.last = reading.iteration
             one.epoch = reading.epoch if reading.epoch is not None else one.epoch
+            one.epochs = reading.epochs or one.epochs
         if one.form in _BARS and one.total is not None and one.last == one.total:
             self._finish_cycle(one)
         return one
@@ -109,6 +112,7 @@ class Chooser:
             one.first_record = record
         if one.first is None:
             one.first = reading.iteration
+        one.from_zero |= reading.iteration == 0
         one.count += 1
         one.last_record = record
         if reading.iteration is not None:
@@ -189,11 +193,10 @@ class Chooser:
                 if outer is None:
                     continue
                 every = inner.every.get(key, 0)
-                if (cycles > 1 and every >= (cycles - 1) * 0.6) or (
-                    cycles == 1 and inner.marks.get(key, 0) <= 0
-                ):
+                mark = inner.marks.get(key, 0)
+                if (cycles > 1 and every >= (cycles - 1) * 0.6) or (cycles == 1 and mark <= 0):
                     rejected.add(key)  # the outer one counts epochs
-                else:
+                elif not inner.named or (outer.last or 0) > mark:
                     rejected.add(inner.key)  # an evaluation within training
         rejected |= self._alternating(
             [one for one in candidates if one.key not in rejected and not one.named]

@@ -3,12 +3,60 @@
 from __future__ import annotations
 
 from exporter.logs.interpreter import Interpreter
+from exporter.logs.reading import Form
+from exporter.logs.series import Series
 
 
-def finished(interpreter: Interpreter) -> bool:
-    """Whether the log says so, or its counter has reached its total."""
+def has_ended(interpreter: Interpreter) -> bool:
+    """Whether the log says that training is over, or its counter has reached the end of the whole run.
+
+    Sure enough to stop watching for a hang.
+    """
     if interpreter.crashed:
         return False
     if interpreter.finished_by is not None:
         return True
-    return False
+    one = _newest(interpreter)
+    if one is None or one.last is None:
+        return False
+    if interpreter.declared is not None and not one.resets and one.form is not Form.EPOCH:
+        if one.last >= interpreter.declared:
+            return True
+    if not _is_complete(one):
+        return False
+    if one.epochs is not None and one.epoch is not None:
+        return one.epoch >= one.epochs
+    return one.epoch is None and not one.resets
+
+
+def looks_finished(interpreter: Interpreter) -> bool:
+    """Whether a log that will not grow looks as if training ran to its end.
+
+    Weaker than `has_ended`: between two epochs a running job's log looks the same.
+    """
+    if interpreter.crashed:
+        return False
+    if has_ended(interpreter):
+        return True
+    one = _newest(interpreter)
+    if one is None:
+        return False
+    if one.form is Form.BAR and one.closed and one.last_record >= interpreter.last_record:
+        return True  # a bar ended by a newline, and nothing behind it: the loop is over
+    if not _is_complete(one, one.stride or 1):
+        return False
+    return one.epochs is None or one.epoch is None or one.epoch >= one.epochs - 1
+
+
+def _newest(interpreter: Interpreter) -> Series | None:
+    accepted = interpreter.chooser.accepted()
+    numbered = [one for one in interpreter.chooser.series if one.key in accepted and one.last is not None]
+    numbered = [one for one in numbered if one.form is Form.KEYED] or numbered
+    return max(numbered, key=lambda one: one.last_number_record, default=None)
+
+
+def _is_complete(one: Series, stride: int = 1) -> bool:
+    """Whether the counter stands at its total, or so near that the next record would be beyond it."""
+    if one.total is None or one.last is None or one.last > one.total:
+        return False
+    return one.last + stride >= one.total if stride > 1 or one.from_zero else one.last >= one.total

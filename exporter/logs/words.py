@@ -153,7 +153,6 @@ _TOPICS = (
             r"trac(?:e|ed|ing)",
             r"jitt?\w*",
             r"linking",
-            r"profil\w+",
         ),
     ),
     (
@@ -233,8 +232,9 @@ _MENTION = re.compile(
     re.IGNORECASE,
 )
 _ALARM = re.compile(
-    _words(r"heart-?beat\w*", "watchdog", "traceback", r"\w*Error", "exception"), re.IGNORECASE
+    r"(?i:(?<![a-z])(?:heart-?beat\w*|watchdog|traceback)(?![a-z]))|\b[A-Z]\w+(?:Error|Exception)\b"
 )
+_OLD = re.compile(_words("best", "worst", "previous", r"resum\w+", "patience", r"improv\w+"), re.IGNORECASE)
 
 
 def topic(text: str) -> Topic | None:
@@ -247,7 +247,7 @@ def topic(text: str) -> Topic | None:
 
 def is_mention(before: str) -> bool:
     """Whether the words right before a counter make it a mention in a sentence (`saved at iteration 5`)."""
-    return _MENTION.search(before[-24:]) is not None
+    return _MENTION.search(before[-24:]) is not None or _OLD.search(before) is not None
 
 
 def is_alarm(text: str) -> bool:
