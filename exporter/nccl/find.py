@@ -184,7 +184,11 @@ def _target(
     version: Version | None,
 ) -> Target | Skip:
     pids = frozenset(one.id.pid for one in processes)
-    owned = {one.process.id.pid: socket_inodes(procfs, one.process.id.pid) for one in trainers}
+    held = {one.process.id.pid: socket_inodes(procfs, one.process.id.pid) for one in trainers}
+    owned = {pid: some for pid, some in held.items() if not isinstance(some, Unreadable)}
+    trainers = [one for one in trainers if one.process.id.pid in owned]
+    if not trainers:
+        return "unreadable"
     bad = 0
     for trainer in trainers:
         try:
@@ -201,9 +205,7 @@ def _target(
         if ours:
             place = {one.local for one in ours}
             return _found(procfs, pids, trainers, owned, sockets, place, trainer, version)
-    if bad == len(trainers):
-        return "bad_address"
-    return "not_listening" if any(owned.values()) else "unreadable"
+    return "bad_address" if bad == len(trainers) else "not_listening"
 
 
 def _wanted(environ: dict[str, str]) -> tuple[str, int]:

@@ -12,7 +12,7 @@ from exporter.nccl.find import Skip, Target, find, use_json
 from exporter.nccl.model import RasReport
 from exporter.nccl.ras import LIMITS, Address, Answer, Limits, ask, understand
 from exporter.nccl.sockets import socket_inodes, socket_maker, tcp_sockets
-from exporter.procfs import ProcFS
+from exporter.procfs import ProcFS, Unreadable
 from exporter.ranks import TrainingProcess
 
 PAUSE_SECONDS = 0.0003
@@ -82,7 +82,8 @@ class Doorkeeper:
         self.sure = False
         if not inode:
             return True  # not to be seen: the answer itself has to show whose it is
-        self.sure = any(inode in socket_inodes(self._procfs, pid) for pid in self._target.listeners)
+        held = (socket_inodes(self._procfs, pid) for pid in self._target.listeners)
+        self.sure = any(not isinstance(some, Unreadable) and inode in some for some in held)
         return self.sure or not self._target.shared
 
     def _inode(self, server: Address, client: Address) -> int:

@@ -71,11 +71,11 @@ def tcp_sockets(procfs: ProcFS, pid: int) -> tuple[TcpSocket, ...]:
     return tuple(found)
 
 
-def socket_inodes(procfs: ProcFS, pid: int) -> frozenset[int]:
-    """Inodes of the sockets that a process holds; empty where they cannot be read."""
+def socket_inodes(procfs: ProcFS, pid: int) -> frozenset[int] | Unreadable:
+    """Inodes of the sockets that a process holds; needs the right to trace it."""
     links = procfs.descriptors(pid)
     if isinstance(links, Unreadable):
-        return frozenset()
+        return links
     found = (_SOCKET.match(link) for link in links.values())
     return frozenset(int(one[1]) for one in found if one)
 

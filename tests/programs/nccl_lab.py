@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,14 @@ from exporter.nccl.evidence import KnownProcess, facts
 from exporter.nccl.question import ask_job
 from exporter.nccl.watcher import NcclWatcher
 from exporter.procfs import ProcFS
-from exporter.ranks import RankFinder
+from exporter.ranks import RankFinder, Scan
 from exporter.yamlconfig import Duration
 
 LAYOUTS = Path(__file__).parent.parent / "fixtures" / "nccl" / "library_layouts.json"
 RANK_PROGRAM = Path(__file__).with_name("nccl_lab_rank.py")
 ANSWER_SECONDS = 30.0
+NAME = f"lab-{os.getpid()}"
+"""Jobs of this run; other jobs of the machine are left alone."""
 
 
 @dataclass
@@ -84,14 +86,14 @@ class Job:
         nodes: dict[str, int],
         port: int,
         *,
-        job_id: str = "lab",
+        name: str = "job",
         environment: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
         seed: int = 1,
     ) -> None:
         self._random = random.Random(seed)
         self._next = 0
-        self.job_id = job_id
+        self.job_id = f"{NAME}-{name}"
         self.members: list[Member] = []
         world = sum(nodes.values())
         for ip, count in nodes.items():
@@ -103,7 +105,7 @@ class Job:
                     "LOCAL_RANK": str(local_rank),
                     "WORLD_SIZE": str(world),
                     "LOCAL_WORLD_SIZE": str(count),
-                    "TORCHELASTIC_RUN_ID": job_id,
+                    "TORCHELASTIC_RUN_ID": self.job_id,
                     "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": "29500",
                 } | (environment or {})
@@ -208,8 +210,13 @@ class Exporter:
         self.config = NcclConfig(**({"quiet_start": Duration(0)} | settings))
         self.procfs = ProcFS()
         self.finder = RankFinder(self.procfs, node="here")
-        self.watcher = NcclWatcher(self.config, self.procfs, self.finder.scan, now=self.clock)
+        self.watcher = NcclWatcher(self.config, self.procfs, self.scan, now=self.clock)
         self._collector = NcclCollector(lambda: self.watcher.latest)
+
+    def scan(self) -> Scan:
+        found = self.finder.scan()
+        ours = tuple(one for one in found.processes if one.job_id.startswith(NAME))
+        return replace(found, processes=ours)
 
     def poll(self, job: Job) -> dict[str, float]:
         """Let a minute pass, ask, and give the series of one job, without its job_id."""
@@ -219,7 +226,7 @@ class Exporter:
 
     def ask(self, job: Job) -> Any:
         """What a capture does."""
-        processes = [one for one in self.finder.scan().processes if one.job_id == job.job_id]
+        processes = [one for one in self.scan().processes if one.job_id == job.job_id]
         return ask_job(self.procfs, processes, self.config)
 
 
@@ -268,7 +275,7 @@ class Lab:
         port = free_port()
         with self.job({"127.0.0.1": 2}, port) as job:
             exporter = self.exporter()
-            wait_until(lambda: len(exporter.finder.scan().processes) == 2)
+            wait_until(lambda: len(exporter.scan().processes) == 2)
             wait_until(lambda: "nccl_ras_skipped{reason=not_listening}" in exporter.poll(job))
             self.expect("no communicator yet", True, "not_listening")
             job.begin()
@@ -281,7 +288,7 @@ class Lab:
             self.expect("switched off", "nccl_ras_skipped{reason=switched_off}" in seen, seen)
         with self.job({"127.0.0.1": 1}, free_port(), environment={"NCCL_RAS_ENABLE": "0"}) as job:
             exporter = self.exporter()
-            wait_until(lambda: bool(exporter.finder.scan().processes))
+            wait_until(lambda: bool(exporter.scan().processes))
             seen = exporter.poll(job)
             self.expect("NCCL_RAS_ENABLE=0", "nccl_ras_skipped{reason=disabled_by_job}" in seen, seen)
 
@@ -371,8 +378,8 @@ class Lab:
         """Two jobs on one port: each answer belongs to its job."""
         port = free_port()
         with (
-            self.job({"127.0.0.1": 4}, port, job_id="four", seed=2) as four,
-            self.job({"127.0.0.1": 2}, port, job_id="two", seed=3) as two,
+            self.job({"127.0.0.1": 4}, port, name="four", seed=2) as four,
+            self.job({"127.0.0.1": 2}, port, name="two", seed=3) as two,
         ):
             four.begin()
             two.begin()
@@ -392,7 +399,7 @@ class Lab:
             "fcntl.ioctl(s,0x8914,struct.pack('16sh14x',b'lo',1));s.close();os.execv(sys.argv[1],sys.argv[1:])"
         )
         prefix = ("unshare", "--net", sys.executable, "-c", up)
-        with self.job({"127.0.0.1": 2}, 28028, prefix=prefix) as job:
+        with self.job({"127.0.0.1": 1}, 28028, prefix=prefix) as job:
             job.begin()
             seen = self.exporter().poll(job)
             self.expect("in another network namespace", seen.get("nccl_ras_up") == 1, seen)
