@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from exporter import jobs, launchers, roles
 from exporter.procfs import ProcFS, Stat, StatFile, Unreadable
-from exporter.ranktree import Candidate, ProcessId
+from exporter.rankmodel import Candidate, ProcessId
 
 RECHECKS = 100  # foreign processes looked at again in one scan, at most
 _SETTLED = 10.0  # seconds after which a process has the name it will keep

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from exporter.ranktree import Placed
+from exporter.rankmodel import Placed
 
 
 @dataclass(frozen=True, slots=True)

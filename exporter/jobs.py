@@ -64,7 +64,7 @@ class JobName:
     """A job's id and what said it."""
 
     id: str
-    source: Literal["run", "slurm", "kubernetes", "master", "mpi"]
+    source: Literal["run", "slurm", "kubernetes", "master", "ray", "mpi"]
 
 
 def name(environ: Mapping[str, str], node: str, where: Place = Place()) -> JobName | None:
@@ -74,7 +74,7 @@ def name(environ: Mapping[str, str], node: str, where: Place = Place()) -> JobNa
     2. SLURM_JOB_ID, or the job in the cgroup's path;
     3. in Kubernetes the job's name, from a variable or the pod's name, after the namespace if that is known;
     4. MASTER_ADDR:MASTER_PORT, a loopback address being replaced by the node's name;
-    5. Open MPI's number of the job.
+    5. Ray's number of the job, or Open MPI's.
     """
     run = environ.get("TORCHELASTIC_RUN_ID", "").strip()
     if run and run.lower() != "none":
@@ -88,6 +88,8 @@ def name(environ: Mapping[str, str], node: str, where: Place = Place()) -> JobNa
     address = environ.get("MASTER_ADDR", "").strip()
     if address:
         return JobName(master(address, environ.get("MASTER_PORT", ""), node), "master")
+    if ray := environ.get("RAY_JOB_ID", "").strip():
+        return JobName(clean(f"ray-{ray}"), "ray")
     number = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ""
     return JobName(clean(f"mpi-{number}"), "mpi") if number.strip() else None
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from exporter.candidates import CandidateReader, Look
 from exporter.expected import ExpectedRanks, Job
 from exporter.procfs import ProcFS
-from exporter.ranktree import Placed, ProcessId, RankTree
+from exporter.rankmodel import Placed, ProcessId
+from exporter.ranktree import RankTree
 from exporter.roles import Role
 
 __all__ = ["Job", "NearMiss", "ProcessId", "RankFinder", "Role", "Scan", "TrainingProcess"]

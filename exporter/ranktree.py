@@ -11,72 +11,12 @@ Children inherit the claim, so they are helpers; which ones, their name, command
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from exporter import jobs, launchers, roles
-from exporter.jobs import JobName
 from exporter.launchers import Claim
-from exporter.roles import Role
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessId:
-    """A process for as long as it lives: a pid alone may be used again."""
-
-    pid: int
-    start_ticks: int  # /proc/PID/stat field 22, clock ticks since boot
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A process that may have a part in training."""
-
-    id: ProcessId
-    ancestors: tuple[int, ...]  # pids, the parent first
-    name: str
-    command_line: tuple[str, ...]
-    python: bool
-    launcher: bool
-    claim: Claim | None = None
-    job: JobName | None = None
-    container: str | None = None
-    threads: frozenset[str] = frozenset()  # names of its threads that torch gave
-    writes_checkpoint: bool = False
-    settled: bool = True  # old enough to have named itself
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A candidate and its place. `group` is what starts and restarts it together with others on this node."""
-
-    id: ProcessId
-    role: Role
-    job_id: str
-    rank: int | None = None
-    local_rank: int | None = None
-    world_size: int | None = None
-    launcher: str = ""
-    worker: int | None = None
-    owner: int | None = None  # pid of the trainer that a helper belongs to
-    group: str = ""
-    group_size: int | None = None  # ranks of the group, where its launcher says so
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """All places, why some candidates got none, and how many claims of a job contradict each other."""
-
-    placed: tuple[Placed, ...]
-    refused: tuple[tuple[int, str], ...]  # pid, reason
-    conflicts: Mapping[str, int]
-
-
-@dataclass(slots=True)
-class _Family:
-    """The ranks that one process started and whose numbers follow from their order."""
-
-    members: list[ProcessId] = field(default_factory=list)  # in order of start
-    size: int = 0
+from exporter.rankmodel import Candidate, Placed, Placement, ProcessId
+from exporter.siblings import Siblings, in_group, may_train, python_parent, up_to_launcher
 
 
 class RankTree:
@@ -85,14 +25,14 @@ class RankTree:
     def __init__(self, node: str, job_id: str | None = None) -> None:
         self._node = node
         self._job_id = job_id
-        self._families: dict[ProcessId, _Family] = {}
+        self._siblings = Siblings()
         self._helpers: dict[ProcessId, Placed] = {}
         self._launchers: dict[ProcessId, Placed] = {}
 
     def place(self, candidates: Mapping[int, Candidate]) -> Placement:
         """Give each candidate its place. Keys are pids."""
         refused: dict[int, str] = {}
-        families, parents = self._numbered(candidates)
+        families, parents = self._siblings.numbered(candidates)
         trainers = self._claimants(candidates, refused)
         trainers = {pid: claim for pid, claim in trainers.items() if pid not in parents} | families
         self._drop_wrappers(candidates, trainers)
@@ -108,7 +48,7 @@ class RankTree:
         """The topmost process of each claim."""
         claims: dict[int, Claim] = {}
         for pid, one in candidates.items():
-            if one.claim is None or one.claim.rank is None or not _may_train(one):
+            if one.claim is None or one.claim.rank is None or not may_train(one):
                 continue
             if one.claim.weak and not one.threads:
                 refused[pid] = "is the only task of a Slurm job and shows no thread of torch"
@@ -117,45 +57,16 @@ class RankTree:
         return {
             pid: claim
             for pid, claim in claims.items()
-            if not any(claims.get(above) == claim for above in _up_to_launcher(candidates, candidates[pid]))
+            if not any(claims.get(above) == claim for above in up_to_launcher(candidates, candidates[pid]))
         }
-
-    def _numbered(self, candidates: Mapping[int, Candidate]) -> tuple[dict[int, Claim], set[int]]:
-        """Ranks whose number follows from their siblings: of multiprocessing, Ray and Lightning.
-
-        Second, the parents of the spawned ones: the rank that such a parent claims is its node's.
-        """
-        lightning: dict[int, list[Candidate]] = {}
-        spawned: dict[int, list[Candidate]] = {}
-        for one in candidates.values():
-            parent = _python_parent(candidates, one)
-            above = parent.id.pid if parent is not None else next(iter(one.ancestors), 0)
-            if one.claim is not None and one.claim.launcher == "lightning":
-                if _may_train(one) and (parent is None or parent.claim != one.claim):
-                    lightning.setdefault(above, []).append(one)
-            elif (one.claim is None and roles.is_ray_worker(one.command_line)) or (
-                parent is not None and _is_spawned_rank(one, parent)
-            ):
-                spawned.setdefault(above, []).append(one)
-        found: dict[int, Claim] = {}
-        for pid, members in spawned.items():
-            found |= _spawned(candidates.get(pid), members, self._family(candidates, pid))
-        for pid, members in lightning.items():
-            found |= _lightning(candidates.get(pid), members, self._family(candidates, pid))
-        return found, set(spawned)
-
-    def _family(self, candidates: Mapping[int, Candidate], pid: int) -> _Family:
-        """What is remembered of the ranks that this parent started."""
-        key = candidates[pid].id if pid in candidates else ProcessId(pid, 0)
-        return self._families.setdefault(key, _Family())
 
     def _drop_wrappers(self, candidates: Mapping[int, Candidate], trainers: dict[int, Claim]) -> None:
         """Where a Python wrapper started the training as its child, the child is the trainer."""
         for pid, one in candidates.items():
-            if one.claim is None or pid in trainers or not _may_train(one) or not _in_group(one):
+            if one.claim is None or pid in trainers or not may_train(one) or not in_group(one):
                 continue
             above = next((each for each in one.ancestors if each in trainers), None)
-            if above is None or trainers[above] != one.claim or _in_group(candidates[above]):
+            if above is None or trainers[above] != one.claim or in_group(candidates[above]):
                 continue
             if one.command_line != candidates[above].command_line:
                 trainers[pid] = trainers.pop(above)
@@ -163,7 +74,7 @@ class RankTree:
     def _trainer(self, candidates: Mapping[int, Candidate], pid: int, claim: Claim) -> Placed:
         one = candidates[pid]
         launcher = _launcher(candidates, one)
-        parent = _python_parent(candidates, one)
+        parent = python_parent(candidates, one)
         starter = launcher or (parent if claim.launcher in ("spawn", "lightning") else None)
         size = claim.local_world_size
         return Placed(
@@ -233,7 +144,7 @@ class RankTree:
                     one.name,
                     candidates[owner].command_line,
                     python=one.python,
-                    process_group=_in_group(one),
+                    process_group=in_group(one),
                     writes_checkpoint=one.writes_checkpoint,
                     named_workers=named and one.settled,
                 )
@@ -259,7 +170,7 @@ class RankTree:
         for trainer in [one for one in placed.values() if one.role == "trainer"]:
             one = candidates[trainer.id.pid]
             bosses = [above for above in one.ancestors if above in candidates and candidates[above].launcher]
-            parent = _python_parent(candidates, one)
+            parent = python_parent(candidates, one)
             if trainer.launcher == "spawn" and parent is not None:
                 bosses.append(parent.id.pid)
             for boss in bosses:
@@ -286,90 +197,13 @@ class RankTree:
         alive = {one.id for one in candidates.values()}
         self._helpers = {key: one for key, one in self._helpers.items() if key in alive}
         self._launchers = {key: one for key, one in self._launchers.items() if key in alive}
-        self._families = {key: one for key, one in self._families.items() if key in alive}
-
-
-def _may_train(one: Candidate) -> bool:
-    return (
-        one.python
-        and not one.launcher
-        and one.name != "pt_data_worker"
-        and not roles.is_multiprocessing_child(one.command_line)
-        and not roles.is_helper_program(one.command_line)
-    )
-
-
-def _in_group(one: Candidate) -> bool:
-    return roles.has_process_group(one.threads)
-
-
-def _up_to_launcher(candidates: Mapping[int, Candidate], one: Candidate) -> Iterable[int]:
-    """The ancestors below the nearest launcher, the parent first."""
-    for pid in one.ancestors:
-        if pid in candidates and candidates[pid].launcher:
-            return
-        yield pid
-
-
-def _python_parent(candidates: Mapping[int, Candidate], one: Candidate) -> Candidate | None:
-    """The nearest ancestor that is a Python process and no launcher, as long as no launcher is between."""
-    above = (candidates[pid] for pid in _up_to_launcher(candidates, one) if pid in candidates)
-    return next((each for each in above if each.python), None)
+        self._siblings.forget(alive)
 
 
 def _launcher(candidates: Mapping[int, Candidate], one: Candidate) -> Candidate | None:
     """The nearest launcher above."""
     found = (candidates[pid] for pid in one.ancestors if pid in candidates and candidates[pid].launcher)
     return next(found, None)
-
-
-def _is_spawned_rank(one: Candidate, parent: Candidate) -> bool:
-    """Whether multiprocessing started this rank: it is in a process group, and the parent is in none."""
-    child = roles.is_multiprocessing_child(one.command_line) or one.command_line == parent.command_line
-    same_claim = one.claim is None or one.claim.launcher == "arguments" or one.claim == parent.claim
-    return child and same_claim and _in_group(one) and not _in_group(parent) and one.name != "pt_data_worker"
-
-
-def _spawned(parent: Candidate | None, members: list[Candidate], family: _Family) -> dict[int, Claim]:
-    """Number the ranks in order of start; where the parent claims a rank, it is its node's."""
-    alive = {one.id for one in members}
-    if alive.isdisjoint(family.members):
-        family.members.clear()  # the next training of the same parent
-    family.members = sorted({*family.members, *alive}, key=lambda one: (one.start_ticks, one.pid))
-    size = len(family.members)
-    node = (parent.claim or launchers.from_arguments(parent.command_line)) if parent is not None else None
-    node_rank = node.rank if node is not None and node.rank is not None else 0
-    nodes = node.world_size if node is not None and node.world_size is not None else 1
-    kind = "ray" if roles.is_ray_worker(members[0].command_line) else "spawn"
-    return {
-        member.pid: Claim(
-            launcher=kind,
-            rank=node_rank * size + index,
-            local_rank=index,
-            world_size=nodes * size,
-            local_world_size=size,
-            node_rank=node_rank,
-        )
-        for index, member in enumerate(family.members)
-        if member in alive
-    }
-
-
-def _lightning(parent: Candidate | None, members: Iterable[Candidate], family: _Family) -> dict[int, Claim]:
-    """Lightning's children say their local rank; the parent, which says none, is local rank 0."""
-    claims = {one.id.pid: one.claim for one in members if one.claim is not None}
-    if parent is not None and parent.claim is None and parent.python:
-        some = next(iter(claims.values()))
-        claims[parent.id.pid] = replace(some, local_rank=0)
-    family.size = size = max(family.size, *((claim.local_rank or 0) + 1 for claim in claims.values()))
-    return {
-        pid: replace(
-            claim,
-            rank=(claim.node_rank or 0) * size + (claim.local_rank or 0),
-            local_world_size=min(size, claim.world_size or size),
-        )
-        for pid, claim in claims.items()
-    }
 
 
 def _shadowed(
