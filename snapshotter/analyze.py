@@ -93,7 +93,7 @@ class DumpReader:
 
 
 def load(path: Path) -> tuple[JobCapture, tuple[Problem, ...]]:
-    """The capture in a bundle or a folder of dumps, and the files that had to be left out. Raises AnalyzeError."""
+    """The capture in a bundle or a folder of dumps, and the files left out. Raises AnalyzeError."""
     if not path.exists():
         raise AnalyzeError(
             f"{path}: no such file or folder; give a bundle or a folder of rank-<N>.json files"

@@ -1,4 +1,4 @@
-"""Folded stacks: one line per stack that ends somewhere, its frames joined by `;`, and the number of ranks."""
+"""Folded stacks: a line per stack that ends somewhere, its frames joined by `;`, and the number of ranks."""
 
 from __future__ import annotations
 

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from snapshotter.stacks.knowledge import DECISIVE, WAITS, Kind, Knowledge, cause_of
 from snapshotter.stacks.model import Frame
+from snapshotter.stacks.verdict import Cause
+
+# An unknown function takes the meaning of a caller's name (read_block, acquire_slot) only from close by.
+_NEAR = 3
 
 _VARIANT = re.compile(
-    r"^_*(?:grouped_|hierarchical_)?|(?:_coalesced|_into_tensor|_tensor|_object|_list|_single|_multigpu|_base|_async|_)+$"
+    r"(?:_coalesced|_into_tensor|_tensor|_object|_list|_single|_multigpu|_base|_async|_out|_)+$"
 )
-_OPERATIONS = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
-_OPERATIONS |= {"reducescatter": "reduce_scatter", "monitored_barrier": "barrier"}
+_PREFIX = re.compile(r"^_*(?:grouped_|hierarchical_|monitored_)?")
+_OPERATIONS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "reducescatter": "reduce_scatter",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """`frame` is where it happens: the innermost frame that is not plumbing, or the innermost of all.
+    """`frame` is where it happens: the innermost frame that is not plumbing.
 
-    `operation` names a wait for others as far as the stack tells: all_reduce, barrier, wait, synchronize, ….
-    `anchor` is the index of the frame that decided; `site` the first frame outside it that is the job's code.
+    `anchor` is the index of that frame. For a wait, `operation` is the collective as far as the stack tells
+    ("" where it goes together with any) and `site` the job's own code that called it. `in_module`: own work
+    inside the forward or backward of a module.
     """
 
     kind: Kind
     frame: Frame | None
-    anchor: int
+    anchor: int = 0
     operation: str = ""
     site: Frame | None = None
+    in_module: bool = False
 
     @property
     def waits(self) -> bool:
@@ -35,63 +46,89 @@ class Activity:
         return self.kind in WAITS
 
     @property
-    def cause(self) -> str:
+    def cause(self) -> Cause:
         """The cause that a report names."""
         return cause_of(self.kind)
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Function and file, which tell classes of ranks apart whatever the line."""
+        return (self.frame.name, self.frame.filename) if self.frame else ("", "")
 
-NOTHING = Activity("plumbing", None, 0)
+
+NOTHING = Activity("plumbing", None)
 
 
 def operation_of(name: str) -> str:
     """The collective behind a function's name: `all_gather_into_tensor` is an all_gather."""
-    plain = _VARIANT.sub("", name.rsplit(".", 1)[-1]) or name
+    plain = _PREFIX.sub("", name.rsplit(".", 1)[-1])
+    plain = _VARIANT.sub("", plain) or name
     return _OPERATIONS.get(plain, plain)
 
 
 def classify(frames: tuple[Frame, ...], knowledge: Knowledge) -> Activity:
     """The activity of a thread with these frames, innermost first.
 
-    A wait for others counts only if nothing but plumbing lies inside it. Own work (compute, a lock, a read) takes
-    the purpose of the nearest outer frame that gives one: a read called from a dataset is data.
+    A wait for others counts only if nothing but plumbing lies inside it. Own work (compute, a lock, a read)
+    takes the purpose of the nearest outer frame that gives one: a read called from a dataset is data.
     """
-    first: tuple[Kind, int] | None = None
-    fallback: tuple[Kind, int] | None = None
+    own: Kind | None = None
+    anchor = 0
+    fallback: Kind | None = None
+    fallback_at = 0
     for index, frame in enumerate(frames):
         entry = knowledge.look_up(frame)
         kind = entry.kind
         if kind == "plumbing":
-            if entry.fallback and fallback is None and first is None:
-                fallback = (entry.fallback, index)
+            if entry.fallback and fallback is None and own is None:
+                fallback, fallback_at = entry.fallback, index
         elif kind in WAITS:
-            if first is None:
-                return _waiting(kind, index, frames, knowledge)
+            if own is None:
+                return _waiting(index, frames, knowledge)
         elif kind in DECISIVE:
-            if kind == "idle" and first is not None:
-                kind = "data"
-            where = first[1] if first else index
-            return Activity(kind, frames[where], index, site=frames[where])
-        elif first is None or (first[0] == "user" and kind not in ("user", "compute")):
-            first = (kind, first[1] if first else index)
-    if first is not None:
-        kind, index = first
-        if kind == "user" and fallback is not None:
-            kind = fallback[0]
-        return Activity(kind, frames[index], index, site=frames[index])
+            if own is None:
+                return Activity(kind, frame, index)
+            return Activity("data" if kind == "idle" else kind, frames[anchor], anchor)
+        elif own is None:
+            own, anchor = kind, index
+        elif own == "user" and kind not in ("user", "compute") and index - anchor <= _NEAR:
+            own = kind
+    if own is not None:
+        if own == "user" and fallback is not None:
+            own = fallback
+        inside = _inside_module(frames, anchor)
+        return Activity(own, frames[anchor], anchor, in_module=inside)
     if fallback is not None:
-        return Activity(fallback[0], frames[fallback[1]], fallback[1])
-    return Activity("plumbing", frames[0], 0) if frames else NOTHING
+        return Activity(fallback, frames[fallback_at], fallback_at)
+    return Activity("plumbing", frames[0]) if frames else NOTHING
 
 
-def _waiting(kind: Kind, index: int, frames: tuple[Frame, ...], knowledge: Knowledge) -> Activity:
+def as_computing(activity: Activity) -> Activity:
+    """The same place, known to compute: unknown code of a module that uses the processor."""
+    return replace(activity, kind="compute")
+
+
+def _inside_module(frames: tuple[Frame, ...], anchor: int) -> bool:
+    """Called through torch.nn.Module's __call__ or by autograd; the frame itself or its near callers."""
+    callers = frames[anchor + 1 :]
+    return any(frame.name.endswith(("_call_impl", "_engine_run_backward")) for frame in callers)
+
+
+def _waiting(index: int, frames: tuple[Frame, ...], knowledge: Knowledge) -> Activity:
     frame = frames[index]
-    operation = operation_of(frame.name)
+    entry = knowledge.look_up(frame)
+    kind = entry.kind
+    operation = "" if entry.unspecific else operation_of(frame.name)
     site: Frame | None = None
     for outer in frames[index + 1 :]:
-        meaning = knowledge.look_up(outer).kind
-        if operation == "wait" and meaning == "point_to_point":
-            kind = "point_to_point"
-        if meaning not in WAITS and meaning != "plumbing":
+        meaning = knowledge.look_up(outer)
+        if meaning.kind == "plumbing":
+            continue
+        if meaning.kind not in WAITS:
             site = outer
             break
+        if entry.unspecific and not meaning.unspecific:
+            # `wait` of a request: what was asked for is in an outer frame.
+            kind = meaning.kind
+            operation = operation or operation_of(outer.name)
     return Activity(kind, frame, index, operation, site)

@@ -2,37 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from snapshotter.stacks import rankset
-from snapshotter.stacks.activity import NOTHING, Activity, classify
+from snapshotter.stacks.activity import NOTHING, Activity, as_computing, classify
 from snapshotter.stacks.digest import Digest, ProcessFacts, Stack
 from snapshotter.stacks.knowledge import Knowledge
+from snapshotter.stacks.motion import SPINNING_SHARE, Comparison, Delta, Motion, motion_of
 from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.tree import NotCaptured, combine_not_captured
 
 MISSING = "missing"  # the reason of ranks without any process
 
+# A main thread that only waits for another thread of its process: that one does the work.
+_JOINS = frozenset({"join", "_wait_for_tstate_lock"})
+_BACKGROUND = ("pin_memory", "QueueFeeder", "tqdm", "wandb", "Heartbeat", "monitor", "heartbeat")
+
 
 @dataclass(slots=True)
 class RankView:
-    """One rank: its trainer, its helpers, what its main thread does and did in the second sample."""
+    """One rank: its trainer, its helpers, what its main thread does, and how it got on meanwhile."""
 
     rank: int
     trainer: ProcessFacts
     workers: list[ProcessFacts] = field(default_factory=list)
     now: Activity = NOTHING
-    later: Activity | None = None
+    motion: Motion = "unknown"
 
     @property
     def read(self) -> bool:
         """Are there stacks?"""
         return self.trainer.outcome == "ok" and bool(self.trainer.threads)
 
+    @property
+    def stopped(self) -> bool:
+        """Stopped by a signal, or by a debugger, each time it was looked at."""
+        return _always(self.trainer, "Tt")
+
+    @property
+    def blocked(self) -> bool:
+        """In uninterruptible sleep each time it was looked at."""
+        return self.trainer.outcome == "uninterruptible" or _always(self.trainer, "D")
+
+    @property
+    def ended(self) -> bool:
+        """It was there and is no more: a zombie, or gone between finding and reading it."""
+        return "gone" in (self.trainer.outcome, self.trainer.last_outcome) or _always(self.trainer, "ZX")
+
+
+def _always(process: ProcessFacts, letters: str) -> bool:
+    return bool(process.states) and all(state in letters for state in process.states)
+
 
 @dataclass(slots=True)
 class Case:
-    """What the rules read. `seats`: for each process of the digest, the rank it counts under."""
+    """What the rules read. `seats`: for each process of the digest, its rank, or -1 where it has none."""
 
     digest: Digest
     knowledge: Knowledge
@@ -41,23 +66,13 @@ class Case:
     world: RankSet  # all ranks that there should be
     captured: RankSet  # ranks whose trainer has stacks
     not_captured: tuple[NotCaptured, ...]
-    absent: RankSet  # of them, ranks that a node said should run there and do not
+    absent: RankSet  # ranks that a node said should run there, without a process
+    activity: Callable[[Stack], Activity]
 
     @classmethod
     def of(cls, digest: Digest, *, world_size: int | None, knowledge: Knowledge) -> Case:
         """Lay out a digest. `world_size` None: as the processes say, else by the highest rank seen."""
-        ranks: dict[int, RankView] = {}
-        for process in digest.processes:
-            if process.role != "trainer" or process.rank is None:
-                continue
-            view = ranks.get(process.rank)
-            if view is None:
-                ranks[process.rank] = RankView(process.rank, process)
-            elif not view.read and process.outcome == "ok":
-                view.trainer = process
-        for process in digest.processes:
-            if process.role == "dataloader" and process.rank in ranks:
-                ranks[process.rank].workers.append(process)
+        ranks = _by_rank(digest)
         known: dict[int, Activity] = {}
 
         def activity(stack: Stack) -> Activity:
@@ -67,28 +82,28 @@ class Case:
             return found
 
         for view in ranks.values():
-            if view.read:
-                view.now = activity(view.trainer.stack)
-                if view.trainer.later_stack is not None:
-                    view.later = activity(view.trainer.later_stack)
+            _look(view, activity)
+        seen = rankset.of(list(ranks))
         captured = rankset.of([rank for rank, view in ranks.items() if view.read])
-        absent = rankset.of([rank for answer in digest.nodes for rank in answer.expected_ranks]) & ~captured
-        world = _world(digest, ranks, captured, absent, world_size)
+        expected = [rank for answer in digest.nodes for rank in answer.expected_ranks]
+        absent = rankset.of([rank for rank in expected if 0 <= rank <= rankset.MAX_RANK]) & ~seen
+        world = _world(digest, seen | absent, world_size)
         missing = [
             NotCaptured(view.trainer.outcome if view.trainer.outcome != "ok" else "error", 1 << rank)
             for rank, view in ranks.items()
             if not view.read
         ]
-        missing.append(NotCaptured(MISSING, world & ~rankset.of(list(ranks))))
+        missing.append(NotCaptured(MISSING, world & ~seen))
         return cls(
             digest=digest,
             knowledge=knowledge,
-            seats=_seats(digest),
+            seats=[-1 if p.rank is None else p.rank for p in digest.processes],
             ranks=ranks,
             world=world,
             captured=captured,
             not_captured=combine_not_captured(missing, captured),
-            absent=absent & ~rankset.of(list(ranks)),
+            absent=absent,
+            activity=activity,
         )
 
     @property
@@ -96,24 +111,93 @@ class Case:
         """All ranks without stacks, whatever the reason."""
         return rankset.union(part.ranks for part in self.not_captured)
 
+    def views(self, ranks: RankSet | None = None) -> Iterator[RankView]:
+        """The views of these ranks, of all that were read by default."""
+        for rank in rankset.members(self.captured if ranks is None else ranks):
+            view = self.ranks.get(rank)
+            if view is not None:
+                yield view
 
-def _world(
-    digest: Digest, ranks: dict[int, RankView], captured: RankSet, absent: RankSet, world_size: int | None
-) -> RankSet:
-    seen = rankset.of(list(ranks)) | absent
+    def where(self, test: Callable[[RankView], bool]) -> RankSet:
+        """The ranks whose process is known, read or not, that pass the test."""
+        return rankset.of([rank for rank, view in self.ranks.items() if test(view)])
+
+    @property
+    def waiting(self) -> RankSet:
+        """Captured ranks that wait for others."""
+        return rankset.of([view.rank for view in self.views() if view.now.waits])
+
+    @property
+    def compared(self) -> RankSet:
+        """Ranks of which two samples could be compared."""
+        return rankset.of([view.rank for view in self.views() if view.motion != "unknown"])
+
+
+def _by_rank(digest: Digest) -> dict[int, RankView]:
+    ranks: dict[int, RankView] = {}
+    for process in digest.processes:
+        if process.role == "trainer" and process.rank is not None:
+            view = ranks.get(process.rank)
+            if view is None:
+                ranks[process.rank] = RankView(process.rank, process)
+            elif not view.read and process.outcome == "ok":
+                view.trainer = process
+    for process in digest.processes:
+        if process.role == "dataloader" and process.rank is not None and process.rank in ranks:
+            ranks[process.rank].workers.append(process)
+    return ranks
+
+
+def _look(view: RankView, activity: Callable[[Stack], Activity]) -> None:
+    """Fill in what the rank does now, and the motion of its main thread and of its workers'."""
+    trainer = view.trainer
+    if not view.read:
+        return
+    for process in (trainer, *view.workers):
+        if process.later_stack is not None:
+            process.motion = motion_of(
+                Comparison(
+                    process.stack,
+                    process.later_stack,
+                    activity(process.stack),
+                    activity(process.later_stack),
+                    process.delta or Delta(),
+                )
+            )
+    now = activity(trainer.stack)
+    if now.kind == "lock" and trainer.stack and _joins(trainer.stack):
+        now = _working_thread(trainer, activity) or now
+    if now.kind == "user" and now.in_module and _computes(trainer):
+        now = as_computing(now)
+    view.now, view.motion = now, trainer.motion
+
+
+def _joins(stack: Stack) -> bool:
+    return stack[0].name.rsplit(".", 1)[-1] in _JOINS
+
+
+def _working_thread(trainer: ProcessFacts, activity: Callable[[Stack], Activity]) -> Activity | None:
+    for name, stack in trainer.other_stacks:
+        found = activity(stack)
+        plain = found.kind in ("plumbing", "lock", "network", "idle")
+        if not plain and not any(part in name for part in _BACKGROUND):
+            return found
+    return None
+
+
+def _computes(trainer: ProcessFacts) -> bool:
+    """Is the main thread on a processor, as far as is known?"""
+    share = trainer.delta.cpu_share if trainer.delta else None
+    if share is not None:
+        return share >= SPINNING_SHARE
+    return trainer.state == "R" if trainer.state else trainer.active
+
+
+def _world(digest: Digest, seen: RankSet, world_size: int | None) -> RankSet:
     if world_size is None:
-        world_size = max((size for size in (p.world_size for p in digest.processes) if size), default=None)
-    if world_size is not None:
+        world_size = max((process.world_size or 0 for process in digest.processes), default=0)
+    if world_size > 0:
         return seen | rankset.span(0, min(world_size, rankset.MAX_RANK + 1) - 1)
-    # Guessed from the highest rank, unless so few are here that someone gathered only part of the job.
+    # Guessed from the highest rank, unless so few are here that someone gathered only a part of the job.
     guessed = rankset.span(0, seen.bit_length() - 1)
     return guessed if 2 * seen.bit_count() > guessed.bit_count() else seen
-
-
-def _seats(digest: Digest) -> list[int]:
-    """A process without a rank counts under the lowest rank of its node."""
-    first: dict[str, int] = {}
-    for process in digest.processes:
-        if process.rank is not None:
-            first[process.node] = min(process.rank, first.get(process.node, process.rank))
-    return [first.get(p.node, 0) if p.rank is None else p.rank for p in digest.processes]

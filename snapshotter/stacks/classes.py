@@ -44,7 +44,7 @@ def equivalence_classes(digest: Digest, seats: Sequence[int]) -> tuple[Equivalen
     found = []
     for group in digest.groups:
         processes = set(group.processes)
-        ranks = rankset.of([seats[p] for p in processes])
+        ranks = rankset.of([seats[p] for p in processes if seats[p] >= 0])
         main = 0 if group.main else 1
         order = (len(processes), _ROLE_ORDER[group.role], main, group.thread, rankset.lowest(ranks) or 0)
         found.append((order, EquivalenceClass(ranks, len(processes), group.role, group.thread, group.stack)))
@@ -77,5 +77,5 @@ def _stat(
     processes = sorted(
         {process for held in holders for process in held}, key=lambda p: (seats[p], sources[p])
     )
-    ranks = rankset.of([seats[process] for process in processes])
+    ranks = rankset.of([seats[p] for p in processes if seats[p] >= 0])
     return FunctionStat(function, count, tuple(sources[p] for p in processes[:MAX_SOURCES]), ranks)

@@ -1,103 +1,214 @@
-"""Rules of thumb that turn the facts of a job into a verdict."""
+"""From the facts of a job to a verdict: rules in order, and everything that speaks for or against the first.
+
+Does the job move; facts of processes; who does work of its own while others wait; all alike; all waiting.
+docs/verdict.md tells it at length.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable, Iterator
 
 from snapshotter.stacks import rankset
-from snapshotter.stacks.case import Case, RankView
+from snapshotter.stacks import rules_beside as beside
+from snapshotter.stacks import rules_motion as motion
+from snapshotter.stacks import rules_process as process
+from snapshotter.stacks import rules_stack as stack
+from snapshotter.stacks.case import Case
+from snapshotter.stacks.finding import Finding, speaks_against, speaks_for
+from snapshotter.stacks.groups import Explanation, ParallelSizes, explain, sizes_of
 from snapshotter.stacks.rankset import RankSet
-from snapshotter.stacks.verdict import Cause, Evidence, Verdict
+from snapshotter.stacks.verdict import Evidence, Verdict
+from snapshotter.stacks.wording import count, named, next_steps, waits_in, whose
+
+NO_SIZES = ParallelSizes()
+
+_MOST_EVIDENCE = 24
 
 
-def diagnose(case: Case) -> Verdict:
+def diagnose(case: Case, sizes: ParallelSizes = NO_SIZES) -> Verdict:
     """The verdict on a job."""
-    views = {rank: view for rank, view in sorted(case.ranks.items()) if view.read}
-    if not views:
+    if not case.captured:
+        return _nothing_read(case)
+    if _ending(case):
         return Verdict(
             None,
             "undetermined",
-            "unknown",
-            0.0,
-            "No process of the job could be read.",
+            "process_exit",
+            0.5,
+            "The job ended while it was captured: most of its processes are gone.",
             not_captured=case.uncaptured,
         )
-    moving = [view for view in views.values() if view.trainer.motion == "progressing"]
-    waiting = rankset.of([rank for rank, view in views.items() if view.now.waits])
-    own = case.captured & ~waiting
-    if moving:
-        return _moving(case, views, moving)
-    if waiting and own:
-        return _local(case, views, own, waiting, _cause(views, own))
-    if own:
-        cause = _cause(views, own)
-        return Verdict(
-            True,
-            "global",
-            cause,
-            0.7,
-            f"All ranks are in {_place(views, own)}.",
-            not_captured=case.uncaptured,
-            evidence=(Evidence("alike", True, "All captured ranks do the same, and none waits for others."),),
-        )
+    progress = motion.progress(case)
+    hard = [finding for rule in (process.stopped, process.ended, process.blocked) if (finding := rule(case))]
+    if progress is not None and not _outweighed(case, progress, hard):
+        return _not_hung(case, progress)
+    found = [*hard, *_stacks(case)]
+    beside_stacks = [finding for rule in (beside.log, beside.ras) if (finding := rule(case))]
+    chosen = next(_choices(case, found, beside_stacks), None)
+    if chosen is None:
+        return _undetermined(case, beside_stacks)
+    others = [finding for finding in (*found, *beside_stacks) if finding is not chosen]
+    return _hung(case, chosen, others, sizes)
+
+
+def _stacks(case: Case) -> list[Finding]:
+    return [finding for rule in (stack.odd_one_out, stack.all_alike) if (finding := rule(case))]
+
+
+def _choices(case: Case, found: list[Finding], beside_stacks: list[Finding]) -> Iterator[Finding]:
+    """Findings from the one that weighs most."""
+    yield from found
+    yield from beside_stacks
+    if case.waiting != case.captured:
+        return
+    rules: tuple[Callable[[], Finding | None], ...] = (
+        lambda: beside.not_captured(case, telling=True),
+        lambda: stack.mismatch(case),
+        lambda: beside.not_captured(case, telling=False),
+        lambda: stack.symmetric(case),
+    )
+    for rule in rules:
+        finding = rule()
+        if finding is not None:
+            yield finding
+
+
+def _outweighed(case: Case, progress: Finding, hard: list[Finding]) -> bool:
+    """Is a rank dead, stopped or blocked while only a few others still move?"""
+    moving = motion.moving(case)
+    few = 2 * moving.bit_count() < case.captured.bit_count()
+    return few and progress.rule == "progress" and any(f.culprits and not f.culprits & moving for f in hard)
+
+
+def _ending(case: Case) -> bool:
+    gone = case.where(lambda view: view.ended)
+    return 2 * gone.bit_count() > len(case.ranks)
+
+
+def _nothing_read(case: Case) -> Verdict:
+    hard = process.stopped(case)
+    if hard is not None:
+        return _hung(case, hard, [], NO_SIZES)
+    ranks = case.uncaptured
+    why = f": {beside.reasons(case, ranks)}" if ranks else ""
+    return Verdict(
+        None,
+        "undetermined",
+        "unknown",
+        0.0,
+        f"No rank of the job could be captured{why}.",
+        not_captured=ranks,
+        next_steps=next_steps("unknown", culprits=False),
+    )
+
+
+def _not_hung(case: Case, finding: Finding) -> Verdict:
+    evidence = list(finding.evidence)
     if case.uncaptured:
-        return _local(case, views, case.uncaptured, waiting, "unknown")
-    operations: dict[str, RankSet] = {}
-    for rank, view in views.items():
-        if view.now.kind == "collective":
-            operations[view.now.operation] = operations.get(view.now.operation, 0) | 1 << rank
-    if len(operations) > 1 and all(view.now.kind == "collective" for view in views.values()):
-        smallest = min(operations.values(), key=int.bit_count)
-        if 2 * smallest.bit_count() < case.captured.bit_count():
-            return _local(case, views, smallest, waiting & ~smallest, "communication")
+        evidence.append(_missing(case))
     return Verdict(
-        True,
-        "global",
-        "communication",
-        0.4,
-        "All ranks wait for each other; their stacks do not tell who is to blame.",
-        waiting_ranks=waiting,
+        False,
+        "none",
+        finding.cause,
+        finding.strength,
+        finding.says,
+        waiting_ranks=case.waiting & ~motion.moving(case),
         not_captured=case.uncaptured,
+        evidence=tuple(evidence),
+        next_steps=next_steps(finding.cause, culprits=False),
     )
 
 
-def _local(
-    case: Case, views: dict[int, RankView], culprits: RankSet, waiting: RankSet, cause: Cause
-) -> Verdict:
-    nodes = sorted({case.ranks[r].trainer.node for r in rankset.members(culprits) if r in case.ranks} - {""})
-    where = _place(views, culprits)
+def _undetermined(case: Case, beside_stacks: list[Finding]) -> Verdict:
+    still = case.compared == case.captured
+    change, evidence = motion.stillness(case, rankset.EMPTY)
+    for finding in beside_stacks:
+        evidence.extend(finding.evidence)
+    evidence.append(speaks_against("mixed", "Ranks are in many places, and none of them stands out."))
+    return Verdict(
+        True if still else None,
+        "undetermined",
+        "unknown",
+        max(0.1, 0.3 + change),
+        "Ranks do different things and nothing tells which of them keeps the others waiting.",
+        waiting_ranks=case.waiting,
+        not_captured=case.uncaptured,
+        evidence=tuple(evidence),
+        next_steps=next_steps("unknown", culprits=False),
+    )
+
+
+def _hung(case: Case, chosen: Finding, others: list[Finding], sizes: ParallelSizes) -> Verdict:
+    culprits = chosen.culprits
+    waiting = (case.waiting | chosen.presumed_waiting) & ~culprits
+    change, still = motion.stillness(case, culprits)
+    confidence = chosen.strength + change
+    evidence = [*chosen.evidence, *still]
+    for other in others:
+        agrees = bool(other.culprits & culprits) if other.culprits else other.cause == chosen.cause
+        confidence += 0.05 if agrees else -0.05
+        evidence.extend(_second(other, agrees=agrees))
+    if case.uncaptured & ~culprits:
+        confidence -= 0.05
+        evidence.append(_missing(case))
+    explanation = explain(case, culprits, sizes_of(case, sizes))
+    if explanation is not None:
+        confidence += 0.03
+        evidence.append(speaks_for("group", _group_text(explanation, culprits)))
+    nodes = _nodes(case, culprits)
+    evidence.extend(beside.kernel_log(case, nodes))
     return Verdict(
         True,
-        "local",
-        cause,
-        0.8,
-        f"Ranks {rankset.fold(culprits)} are in {where}; {waiting.bit_count()} other ranks wait for them.",
+        chosen.scope,
+        chosen.cause,
+        min(0.98, max(0.05, confidence)),
+        chosen.says or _headline(case, chosen, waiting, explanation),
         culprit_ranks=culprits,
-        culprit_nodes=tuple(nodes),
+        culprit_nodes=nodes,
         waiting_ranks=waiting,
         not_captured=case.uncaptured,
-        evidence=(Evidence("odd_one_out", True, f"Ranks {rankset.fold(culprits)} do not wait for others."),),
+        group=explanation.text if explanation else None,
+        evidence=tuple(evidence[:_MOST_EVIDENCE]),
+        next_steps=next_steps(chosen.cause, culprits=bool(culprits)),
     )
 
 
-def _moving(case: Case, views: dict[int, RankView], moving: list[RankView]) -> Verdict:
-    kinds = {a.cause for view in moving for a in (view.now, view.later) if a is not None}
-    cause = kinds.pop() if len(kinds) == 1 else "none"
-    if cause not in ("checkpoint", "data", "compile", "storage_io"):
-        cause = "none"
-    text = f"The job moves: {len(moving)} of {len(views)} ranks got on between the two samples."
-    return Verdict(False, "none", cause, 0.8, text, not_captured=case.uncaptured)  # type: ignore[arg-type]
+def _second(other: Finding, *, agrees: bool) -> list[Evidence]:
+    """Another rule's evidence, turned into evidence for or against the verdict."""
+    return [Evidence(one.kind, one.supports is agrees, one.text) for one in other.evidence]
 
 
-def _cause(views: dict[int, RankView], ranks: RankSet) -> Cause:
-    counts = Counter(views[rank].now.cause for rank in rankset.members(ranks))
-    return counts.most_common(1)[0][0]  # type: ignore[return-value]
-
-
-def _place(views: dict[int, RankView], ranks: RankSet) -> str:
-    places = Counter(
-        f"{view.now.frame.name} ({view.now.frame.filename}:{view.now.frame.line})"
-        for rank in rankset.members(ranks)
-        if (view := views.get(rank)) is not None and view.now.frame is not None
+def _missing(case: Case) -> Evidence:
+    ranks = case.uncaptured
+    return speaks_against(
+        "not_captured", f"{named(ranks)} could not be captured: {beside.reasons(case, ranks)}."
     )
-    return places.most_common(1)[0][0] if places else "an unknown place"
+
+
+def _nodes(case: Case, culprits: RankSet) -> tuple[str, ...]:
+    nodes = {case.ranks[rank].trainer.node for rank in rankset.members(culprits) if rank in case.ranks}
+    unseen = culprits & ~rankset.of(list(case.ranks))
+    for answer in case.digest.nodes:
+        if unseen and rankset.of([r for r in answer.expected_ranks if 0 <= r <= rankset.MAX_RANK]) & unseen:
+            nodes.add(answer.node)
+    return tuple(sorted(nodes - {""}))
+
+
+def _group_text(explanation: Explanation, culprits: RankSet) -> str:
+    if explanation.whole:
+        return f"{named(culprits)} are exactly {explanation.text}."
+    total = explanation.groups[0].ranks.bit_count()
+    return f"{culprits.bit_count()} of the {total} ranks of {explanation.text} are concerned, and no others."
+
+
+def _headline(case: Case, chosen: Finding, waiting: RankSet, explanation: Explanation | None) -> str:
+    culprits = chosen.culprits
+    text = f"{named(culprits)}{whose(explanation, culprits)} {chosen.doing}"
+    nodes = _nodes(case, culprits)
+    if explanation is None and len(nodes) == 1 and culprits.bit_count() == 1:
+        text = f"{named(culprits)} (on {nodes[0]}) {chosen.doing}"
+    if waiting:
+        verb = "waits" if waiting.bit_count() == 1 else "wait"
+        them = "it" if culprits.bit_count() == 1 else "them"
+        text += f"; {count(waiting.bit_count(), 'other rank')} {verb} for {them}{waits_in(case, waiting)}"
+    return f"{text}."

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from snapshotter.stacks.model import Frame, NodeAnswer, Outcome, Process, Role, Sample, Thread
-from snapshotter.stacks.motion import Motion, motion_of
+from snapshotter.stacks.motion import Delta, Motion, delta_of
 
 UNNAMED = "unknown"
 
@@ -41,12 +41,20 @@ class ProcessFacts:
     kernel_stack: tuple[str, ...] = ()
     stack: Stack = ()  # of the main thread
     later_stack: Stack | None = None  # of the main thread in the second sample
+    active: bool = False  # py-spy's word for the main thread
+    last_outcome: Outcome = "ok"  # of the last sample
     threads: int = 0
-    motion: Motion = "unknown"
+    other_stacks: tuple[tuple[str, Stack], ...] = ()  # (thread name, stack) of all threads but the main one
+    blocked_threads: tuple[
+        tuple[str, str], ...
+    ] = ()  # (name, wchan) of kernel threads in state D, not the main
+    states: tuple[str, ...] = ()  # of the main thread in each sample that knows it
+    delta: Delta | None = None  # between the samples
+    motion: Motion = "unknown"  # of the main thread; told by the diagnosis
 
     @property
     def source(self) -> str:
-        """`gpu33-rank0`, for a DataLoader worker `gpu33-rank0.dataloader-1`; without its node where unknown."""
+        """`gpu33-rank0`, of a DataLoader worker `gpu33-rank0.dataloader-1`; no node where unknown."""
         prefix = f"{self.node}-" if self.node else ""
         if self.role == "trainer":
             return f"{prefix}rank{self.rank}"
@@ -112,6 +120,7 @@ class Digester:
         self.digest = Digest()
         self._same: dict[int, Stack] = {}
         self._distinct: dict[Stack, Stack] = {}
+        self._others: dict[tuple[tuple[str, int], ...], tuple[tuple[str, Stack], ...]] = {}
         self._groups: dict[tuple[Role, str, bool, int], StackGroup] = {}
 
     def _intern(self, frames: Stack) -> Stack:
@@ -154,12 +163,22 @@ class Digester:
             return
         facts.state, facts.wchan, facts.kernel_stack = sample.state, sample.wchan, sample.kernel_stack
         facts.error = facts.error or sample.error
+        facts.states = tuple(taken.state for taken in process.samples if taken.state)
+        facts.last_outcome = process.samples[-1].outcome
+        facts.blocked_threads = tuple(
+            (thread.name, thread.wchan or "")
+            for thread in sample.kernel_threads
+            if thread.state == "D" and thread.tid != process.pid
+        )
         main = main_thread(sample.threads, process.pid)
+        others: list[tuple[str, Stack]] = []
         for thread in sample.threads:
             stack = self._intern(thread.frames)
-            if thread is main:
-                facts.stack = stack
             name = thread.thread_name or UNNAMED
+            if thread is main:
+                facts.stack, facts.active = stack, thread.active
+            else:
+                others.append((name, stack))
             key = (process.role, name, thread is main, id(stack))
             group = self._groups.get(key)
             if group is None:
@@ -167,12 +186,30 @@ class Digester:
                 self.digest.groups.append(group)
             group.processes.append(number)
         facts.threads = len(sample.threads)
+        facts.other_stacks = self._share(tuple(others))
         last = process.samples[-1]
-        if last is not sample:
-            later = main_thread(last.threads, process.pid)
-            if later is not None:
-                facts.later_stack = self._intern(later.frames)
-            facts.motion = motion_of(sample, last, main, later)
+        if last is not sample and last.outcome == "ok":
+            self._compare(facts, sample, last)
+
+    def _share(self, others: tuple[tuple[str, Stack], ...]) -> tuple[tuple[str, Stack], ...]:
+        """Equal ranks have equal background threads; they need one tuple."""
+        key = tuple((name, id(stack)) for name, stack in others)
+        return self._others.setdefault(key, others)
+
+    def _compare(self, facts: ProcessFacts, first: Sample, last: Sample) -> None:
+        later = main_thread(last.threads, facts.pid)
+        if later is None:
+            return
+        facts.later_stack = self._intern(later.frames)
+        before = {thread.thread_id: thread for thread in first.threads}
+        moving = tuple(
+            thread.thread_name or UNNAMED
+            for thread in last.threads
+            if thread is not later
+            and (earlier := before.get(thread.thread_id)) is not None
+            and self._intern(earlier.frames) is not self._intern(thread.frames)
+        )
+        facts.delta = delta_of(first, last, facts.pid, moving)
 
 
 def digest(answers: Iterable[NodeAnswer]) -> Digest:

@@ -2,7 +2,7 @@
 
 The agent answers a `NodeAnswer` as JSON, a bundle stores it verbatim, the analysis takes a `JobCapture`.
 Field names of `Frame` and `Thread` are py-spy's own (`py-spy dump --json`, 0.4): frames come innermost first.
-Later versions may add fields with defaults; none is ever renamed or dropped, so that old bundles stay readable.
+Later versions may add fields with defaults; none is ever renamed or dropped: old bundles stay readable.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class KernelThread:
-    """One task of a process as /proc/PID/task/TID shows it. `state` is the letter of stat: R S D T t Z I X."""
+    """One task of a process as /proc/PID/task/TID shows it. `state`: the letter of stat, R S D T t Z I X."""
 
     tid: int
     name: str
@@ -115,7 +115,9 @@ class Process:
     open_files: tuple[str, ...] = ()  # of a blocked process, on network file systems
     error: str | None = None
     samples: tuple[Sample, ...] = ()
-    native_threads: tuple[Thread, ...] = ()  # with C frames between the Python ones, where they were asked for
+    native_threads: tuple[
+        Thread, ...
+    ] = ()  # with C frames between the Python ones, where they were asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,20 @@ class NcclAnswer:
     raw: str
     format: Literal["text", "json"] = "text"
     error: str | None = None  # why there is none
+
+
+@dataclass(frozen=True, slots=True)
+class NcclFact:
+    """One thing that NCCL's RAS found about one rank. Of the communicator's `size` ranks, `alike` are so."""
+
+    kind: Literal["dead", "missing", "behind", "error", "state"]
+    rank: int | None  # of the job; None where it could not be told
+    text: str  # a sentence that names rank and node
+    node: str | None = None
+    pid: int | None = None
+    communicator: str | None = None  # None: said of the process
+    alike: int = 1
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +159,7 @@ class NodeAnswer:
     kernel_log: tuple[str, ...] = ()
     job_log: tuple[str, ...] = ()  # lines of trouble from the job's own log
     schema_version: int = 1
+    nccl_facts: tuple[NcclFact, ...] = ()  # what `nccl` says against single ranks
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from typing import Any
 from snapshotter.stacks import rankset
 from snapshotter.stacks.case import Case
 from snapshotter.stacks.classes import EquivalenceClass, FunctionStat, equivalence_classes, function_stats
-from snapshotter.stacks.diagnose import diagnose
+from snapshotter.stacks.diagnose import NO_SIZES, diagnose
 from snapshotter.stacks.digest import Digest, ProcessFacts, digest
-from snapshotter.stacks.knowledge import Knowledge
+from snapshotter.stacks.groups import ParallelSizes
+from snapshotter.stacks.knowledge import Knowledge, with_entries
 from snapshotter.stacks.model import Frame, JobCapture, Role
 from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.tree import NotCaptured, Tree, build
@@ -58,6 +59,7 @@ def analyse(
     *,
     at: float,
     knowledge: Knowledge | None = None,
+    sizes: ParallelSizes = NO_SIZES,
 ) -> Report:
     """The report on a capture, written at Unix second `at`."""
     return analyse_digest(
@@ -66,6 +68,7 @@ def analyse(
         at=at,
         world_size=capture.world_size,
         knowledge=knowledge,
+        sizes=sizes,
     )
 
 
@@ -76,10 +79,11 @@ def analyse_digest(
     at: float,
     world_size: int | None = None,
     knowledge: Knowledge | None = None,
+    sizes: ParallelSizes = NO_SIZES,
 ) -> Report:
     """The report on a digest, which may be the sum of what many nodes boiled down themselves."""
-    case = Case.of(facts, world_size=world_size, knowledge=knowledge or Knowledge())
-    verdict = diagnose(case)
+    case = Case.of(facts, world_size=world_size, knowledge=knowledge or with_entries(()))
+    verdict = diagnose(case, sizes)
     stats = function_stats(facts, case.seats)
     read = sum(1 for process in facts.processes if process.outcome == "ok")
     nodes = sorted({answer.node for answer in facts.nodes} | {process.node for process in facts.processes})
@@ -111,7 +115,8 @@ def _order(process: ProcessFacts, seat: int) -> tuple[int, int, int, int]:
 
 def _trees(facts: Digest, case: Case) -> Iterable[Tree]:
     for role in ROLES:
-        numbers = [n for n, process in enumerate(facts.processes) if process.role == role]
+        # A process without a rank, such as the launcher, has no place in a tree of ranks.
+        numbers = [n for n, p in enumerate(facts.processes) if p.role == role and case.seats[n] >= 0]
         if not numbers:
             continue
         captured = rankset.of([case.seats[n] for n in numbers if facts.processes[n].outcome == "ok"])
@@ -119,7 +124,7 @@ def _trees(facts: Digest, case: Case) -> Iterable[Tree]:
         for group in facts.groups:
             if group.role == role:
                 key = (group.thread, group.stack)
-                ranks = rankset.of([case.seats[n] for n in group.processes])
+                ranks = rankset.of([case.seats[n] for n in group.processes if case.seats[n] >= 0])
                 stacks[key] = stacks.get(key, 0) | ranks
         missing = case.not_captured if role == "trainer" else _failed(facts, case, numbers)
         yield build(role, stacks, captured=captured, not_captured=missing)

@@ -138,7 +138,7 @@ def build(
     captured: RankSet,
     not_captured: Iterable[NotCaptured] = (),
 ) -> Tree:
-    """The tree of these stacks: (thread name, frames innermost first) -> ranks. An empty stack leaves no node."""
+    """The tree of these stacks: (thread name, frames innermost first) -> ranks. Empty ones leave no node."""
     root = _Draft(("", "", ""))
     parts: dict[Frame, tuple[str, str]] = {}
     for (thread, frames), ranks in stacks.items():

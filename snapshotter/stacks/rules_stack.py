@@ -1,0 +1,274 @@
+"""Rules about stacks: who does work of its own, who waits, who waits for something else than the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from snapshotter.stacks import rankset
+from snapshotter.stacks.activity import Activity
+from snapshotter.stacks.case import Case
+from snapshotter.stacks.finding import Finding, speaks_against, speaks_for
+from snapshotter.stacks.follow import follow
+from snapshotter.stacks.knowledge import Kind
+from snapshotter.stacks.rankset import RankSet
+from snapshotter.stacks.verdict import Cause, Evidence
+from snapshotter.stacks.wording import at, common, count, does, doing, named, waits_in
+
+# Own work that could as well be waiting for others in a way that the table does not know.
+VAGUE: frozenset[Kind] = frozenset({"user", "compute", "plumbing", "lock", "network", "sleep", "subprocess"})
+
+PRESUMED = (
+    0.75  # such a part of all ranks in one vague place is taken to wait, even where others wait plainly
+)
+FEW = 8  # an odd group counts as few if it is at most one in so many ranks
+
+_PRIORITY: tuple[Cause, ...] = (
+    "storage_io",
+    "data",
+    "checkpoint",
+    "application",
+    "compile",
+    "compute",
+    "unknown",
+)
+
+
+def odd_one_out(case: Case) -> Finding | None:
+    """Ranks that do their own work while the rest wait for them."""
+    waiting = case.waiting
+    own = case.captured & ~waiting
+    if not own:
+        return None
+    presumed = _presumed_waiting(case, own, waiting)
+    if presumed:
+        own &= ~presumed
+        if not own:  # the few that wait plainly are the odd ones
+            return _odd_waiters(case, waiting, presumed)
+    elif not waiting:
+        return None
+    culprits = _specific(case, own)
+    cause = _cause(case, culprits)
+    share = culprits.bit_count() / case.captured.bit_count()
+    strength = 0.85 if share <= 0.25 else 0.75 if share <= 0.5 else 0.55
+    evidence = [speaks_for("own_work", f"{named(culprits)}: {doing(case, culprits)}.")]
+    if presumed:
+        strength -= 0.2
+        what = does(_usual(case, presumed), many=True)
+        text = f"{count(presumed.bit_count())} {what} alike: taken to wait, as most of a job does in a hang."
+        evidence.append(speaks_for("structure", text))
+    else:
+        evidence.append(speaks_for("waiting", f"{count(waiting.bit_count())} wait{waits_in(case, waiting)}."))
+    if cause == "unknown" or all(view.now.kind == "plumbing" for view in case.views(culprits)):
+        strength -= 0.15
+    rest = own & ~culprits
+    if rest:
+        evidence.append(speaks_against("own_work", f"{named(rest)} {doing(case, rest)}, too."))
+        strength -= 0.1
+    return Finding(
+        rule="odd_one_out",
+        cause=cause,
+        strength=strength,
+        culprits=culprits,
+        doing=_followed(case, culprits, evidence) or doing(case, culprits),
+        evidence=tuple(evidence),
+        presumed_waiting=presumed,
+    )
+
+
+def _usual(case: Case, ranks: RankSet) -> Activity:
+    usual = common(view.now for view in case.views(ranks))
+    assert usual is not None
+    return usual
+
+
+def _presumed_waiting(case: Case, own: RankSet, waiting: RankSet) -> RankSet:
+    """The one large group in a vague place, if structure says that it waits."""
+    places: dict[tuple[str, str], RankSet] = {}
+    for view in case.views(own):
+        if view.now.kind in VAGUE:
+            places[view.now.place] = places.get(view.now.place, 0) | 1 << view.rank
+    largest = max(places.values(), key=int.bit_count, default=rankset.EMPTY)
+    total = case.captured.bit_count()
+    if largest == case.captured or largest.bit_count() < 2:
+        return rankset.EMPTY
+    needed = PRESUMED * total if waiting else total / 2
+    enough = largest.bit_count() >= needed if waiting else largest.bit_count() > needed
+    return largest if enough else rankset.EMPTY
+
+
+def _odd_waiters(case: Case, waiting: RankSet, presumed: RankSet) -> Finding:
+    what = does(_usual(case, presumed), many=True)
+    return Finding(
+        rule="odd_waiters",
+        cause="communication",
+        strength=0.45,
+        culprits=waiting,
+        doing=doing(case, waiting),
+        evidence=(
+            speaks_for(
+                "structure", f"{count(presumed.bit_count())} {what} alike; {named(waiting).lower()} not."
+            ),
+            speaks_against("waiting", f"{named(waiting)} may as well wait for the others to get there."),
+        ),
+        presumed_waiting=presumed,
+    )
+
+
+def _specific(case: Case, own: RankSet) -> RankSet:
+    """Where fewer ranks do something telling (data, a lock) than something vague, the telling ones."""
+    telling = rankset.of(
+        [view.rank for view in case.views(own) if view.now.kind not in ("user", "compute", "plumbing")]
+    )
+    vague = own & ~telling
+    return telling if telling and vague.bit_count() > telling.bit_count() else own
+
+
+def _cause(case: Case, ranks: RankSet) -> Cause:
+    causes = Counter(view.now.cause for view in case.views(ranks))
+    most = max(causes.values())
+    tied = [cause for cause, times in causes.items() if times == most]
+    return min(tied, key=lambda cause: _PRIORITY.index(cause) if cause in _PRIORITY else len(_PRIORITY))
+
+
+def _followed(case: Case, culprits: RankSet, evidence: list[Evidence]) -> str:
+    """DataLoader waits followed into the workers, as the headline says it; "" where there are none."""
+    views = [view for view in case.views(culprits) if view.now.kind == "dataloader"]
+    if not views or len(views) < culprits.bit_count():
+        return ""
+    found = [(view, followed) for view in views if (followed := follow(case, view)) is not None]
+    busy = [(view, followed) for view, followed in found if followed.trouble]
+    if not busy:
+        if found:
+            evidence.append(
+                speaks_against("workers", "All their DataLoader workers are idle, waiting for work.")
+            )
+        return ""
+    view, followed = busy[0]
+    worker = f"worker {followed.worker.worker if followed.worker.worker is not None else followed.worker.pid}"
+    at_work = does(followed.activity, many=False) if followed.trouble == "busy" else f"is {followed.trouble}"
+    for one, other in busy[:4]:
+        place = at(other.activity.frame)
+        evidence.append(
+            speaks_for(
+                "workers",
+                f"Rank {one.rank}'s DataLoader worker (pid {other.worker.pid}): {other.trouble}, {place}.",
+            )
+        )
+    if len(views) == 1:
+        return f"waits for its DataLoader {worker} (pid {followed.worker.pid}), which {at_work}"
+    return f"wait for their DataLoader workers; that of rank {view.rank} {at_work}"
+
+
+def all_alike(case: Case) -> Finding | None:
+    """All ranks do the same work of their own: a global hang in the user's code."""
+    if case.waiting:
+        return None
+    views = list(case.views())
+    causes = Counter(view.now.cause for view in views)
+    cause, most = causes.most_common(1)[0]
+    places = {view.now.place for view in views}
+    if most < 0.9 * len(views) and len(places) > 1:
+        return None
+    usual = _usual(case, case.captured)
+    evidence = [
+        speaks_for("alike", f"All {count(len(views))} {doing(case, case.captured)}; none waits for others.")
+    ]
+    extra = _followed(case, case.captured, evidence)
+    what = extra or does(usual, many=len(views) > 1)
+    who = f"All {count(len(views))}" if len(views) > 1 else f"The only rank captured, {views[0].rank},"
+    return Finding(
+        rule="all_alike",
+        cause=cause,
+        strength=0.8 if most == len(views) and cause != "unknown" else 0.5,
+        scope="global",
+        says=f"{who} {what}; none waits for others.",
+        evidence=tuple(evidence),
+    )
+
+
+def mismatch(case: Case) -> Finding | None:
+    """All wait, but a few in another collective, or in the same one called from elsewhere."""
+    groups: dict[str, RankSet] = {}
+    for view in case.views():
+        operation = "point-to-point" if view.now.kind == "point_to_point" else view.now.operation
+        groups[operation] = groups.get(operation, 0) | 1 << view.rank
+    total = case.captured.bit_count()
+    operation, majority = max(groups.items(), key=lambda item: (item[1].bit_count(), item[0]))
+    if len(groups) == 1:
+        return _elsewhere(case, operation) if operation not in ("", "point-to-point") else None
+    named_rest = rankset.union(ranks for name, ranks in groups.items() if name and ranks != majority)
+    if operation == "point-to-point" and named_rest.bit_count() > max(1, total // (2 * FEW)):
+        return None  # stages of a pipeline may well be in a collective of their own
+    if named_rest and 2 * named_rest.bit_count() < total:
+        strength = 0.75 if operation not in ("", "point-to-point") else 0.55
+        return _mismatched(case, named_rest, majority, strength, "communication")
+    unspecific = groups.get("", rankset.EMPTY)
+    if not named_rest and unspecific and unspecific.bit_count() * FEW <= max(FEW, total):
+        # Backward or a synchronize, while the others have passed it: this one has not got so far.
+        return _mismatched(case, unspecific, majority, 0.45, "compute")
+    return None
+
+
+def _mismatched(case: Case, few: RankSet, majority: RankSet, strength: float, cause: Cause) -> Finding:
+    return Finding(
+        rule="mismatch",
+        cause=cause,
+        strength=strength,
+        culprits=few,
+        doing=doing(case, few),
+        evidence=(
+            speaks_for("collective", f"{named(few)} {doing(case, few)}."),
+            speaks_for(
+                "collective", f"{count(majority.bit_count())} wait{waits_in(case, majority)} instead."
+            ),
+        ),
+    )
+
+
+def _elsewhere(case: Case, operation: str) -> Finding | None:
+    sites: dict[tuple[str, str, int], RankSet] = {}
+    for view in case.views():
+        site = view.now.site
+        if site is not None:
+            key = (site.name, site.filename, site.line)
+            sites[key] = sites.get(key, 0) | 1 << view.rank
+    total = case.captured.bit_count()
+    place, majority = max(sites.items(), key=lambda item: (item[1].bit_count(), item[0]), default=(None, 0))
+    few = rankset.union(sites.values()) & ~majority
+    if (
+        place is None
+        or not few
+        or few.bit_count() * FEW > max(FEW, total)
+        or 2 * majority.bit_count() <= total
+    ):
+        return None
+    odd = next(view.now.site for view in case.views(few))
+    usual = next(view.now.site for view in case.views(majority))
+    return Finding(
+        rule="call_site",
+        cause="communication",
+        strength=0.55,
+        culprits=few,
+        doing=f"{doing(case, few)} called from {at(odd)}",
+        evidence=(
+            speaks_for("collective", f"{named(few)}: {operation} called from {at(odd)}."),
+            speaks_for("collective", f"{count(majority.bit_count())}: {operation} called from {at(usual)}."),
+        ),
+    )
+
+
+def symmetric(case: Case) -> Finding:
+    """All wait and nothing tells them apart: no one is named."""
+    waiting = case.waiting
+    return Finding(
+        rule="symmetric",
+        cause="communication",
+        strength=0.5,
+        scope="global",
+        says=f"All {count(waiting.bit_count())} wait for each other{waits_in(case, waiting)}; "
+        "nothing that was captured tells which one is to blame.",
+        evidence=(
+            speaks_for("alike", f"All {count(waiting.bit_count())} {doing(case, waiting)}."),
+            speaks_against("alike", "Stacks alone cannot tell who is to blame where all wait alike."),
+        ),
+    )
