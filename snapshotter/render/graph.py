@@ -7,14 +7,17 @@ every string and every set of ranks written once: most ranks share theirs, so th
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from snapshotter.render.missing import ROLES, Missing, of_capture
+from snapshotter.render.missing import ROLES, Missing, is_rank, of_capture
 from snapshotter.stacks import rankset, tree
 from snapshotter.stacks.model import Frame, JobCapture, Role
 from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.tree import Node, Tree
+
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +39,54 @@ class Graph:
 
 def build(capture: JobCapture) -> Graph:
     """Merge all stacks of a capture. Processes without a rank (the launcher) have no place in it."""
-    stacks: dict[tuple[int, Role], dict[tuple[str, tuple[Frame, ...]], RankSet]] = defaultdict(dict)
-    captured: dict[tuple[int, Role], RankSet] = defaultdict(int)
-    nodes: dict[str, RankSet] = defaultdict(int)
+    merge = Merge[tuple[Frame, ...]]()
     for process in capture.processes:
-        if process.rank is None or not 0 <= process.rank <= rankset.MAX_RANK:
-            continue
-        bit = 1 << process.rank
-        nodes[process.node] |= bit
+        merge.add_process(process.node, process.role, process.rank)
         for number, sample in enumerate(process.samples):
-            if sample.outcome != "ok":
-                continue
-            captured[number, process.role] |= bit
-            ends = stacks[number, process.role]
-            for thread in sample.threads:
-                key = (thread.thread_name or tree.UNKNOWN, thread.frames)
-                ends[key] = ends.get(key, 0) | bit
-    order = sorted(stacks, key=lambda key: (key[0], ROLES.index(key[1])))
-    return Graph(
-        job_id=capture.job_id,
-        trees=tuple((key[0], tree.build(key[1], stacks[key], captured=captured[key])) for key in order),
-        missing=of_capture(capture),
-        nodes=tuple(sorted(nodes.items(), key=lambda item: (item[1] & -item[1], item[0]))),
-    )
+            if sample.outcome == "ok":
+                stacks = ((thread.thread_name, thread.frames) for thread in sample.threads)
+                merge.add_sample(process.role, process.rank, number, stacks)
+    return merge.graph(capture.job_id, of_capture(capture), lambda frames: frames)
+
+
+class Merge(Generic[K]):
+    """Collects stacks under any key that tells equal ones apart; the frames are looked at once per key."""
+
+    def __init__(self) -> None:
+        self._stacks: dict[tuple[int, Role], dict[tuple[str, K], list[int]]] = defaultdict(dict)
+        self._captured: dict[tuple[int, Role], list[int]] = defaultdict(list)
+        self._nodes: dict[str, list[int]] = defaultdict(list)
+
+    def add_process(self, node: str, role: Role, rank: int | None) -> None:
+        """A process that was found, captured or not."""
+        if is_rank(rank):
+            self._nodes[node].append(rank)
+
+    def add_sample(
+        self, role: Role, rank: int | None, number: int, stacks: Iterable[tuple[str | None, K]]
+    ) -> None:
+        """The threads of one sample that could be taken: (name, key of the stack)."""
+        if not is_rank(rank):
+            return
+        self._captured[number, role].append(rank)
+        ends = self._stacks[number, role]
+        for name, key in stacks:
+            ends.setdefault((name or tree.UNKNOWN, key), []).append(rank)
+
+    def graph(
+        self, job_id: str, missing: tuple[Missing, ...], frames: Callable[[K], tuple[Frame, ...]]
+    ) -> Graph:
+        trees = []
+        for number, role in sorted(self._captured, key=lambda one: (one[0], ROLES.index(one[1]))):
+            stacks: dict[tuple[str, tuple[Frame, ...]], RankSet] = {}
+            for (thread, stack), ranks in self._stacks[number, role].items():
+                place = (thread, frames(stack))
+                stacks[place] = stacks.get(place, 0) | rankset.of(ranks)
+            captured = rankset.of(self._captured[number, role])
+            trees.append((number, tree.build(role, stacks, captured=captured)))
+        nodes = [(node, rankset.of(ranks)) for node, ranks in self._nodes.items()]
+        nodes.sort(key=lambda item: (item[1] & -item[1], item[0]))
+        return Graph(job_id, tuple(trees), missing, tuple(nodes))
 
 
 def to_data(graph: Graph) -> dict[str, Any]:

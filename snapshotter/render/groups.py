@@ -24,7 +24,8 @@ class Group:
     """Ranks whose stacks are equal, frames innermost first."""
 
     ranks: str
-    count: int
+    size: int  # of ranks
+    count: int  # of processes
     first: int
     role: str
     thread: str
@@ -41,13 +42,14 @@ def _group(one: Mapping[str, Any]) -> Group:
     frames = tuple(_line(frame) for frame in one.get("stack", ()))
     ranks = str(one.get("ranks", ""))
     try:
-        first = rankset.lowest(rankset.parse(ranks))
+        bits = rankset.parse(ranks)
     except ValueError:
-        first = None
+        bits = rankset.EMPTY
     return Group(
         ranks=ranks,
+        size=bits.bit_count(),
         count=int(one.get("count", 0)),
-        first=first or 0,
+        first=rankset.lowest(bits) or 0,
         role=str(one.get("role", "")),
         thread=str(one.get("thread", "")),
         innermost=f"{frames[0].function} {frames[0].short}" if frames else "no Python frames",

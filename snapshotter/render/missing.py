@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from snapshotter.stacks import rankset
 from snapshotter.stacks.model import JobCapture, Role
@@ -42,6 +42,11 @@ class Missing:
         return f"{text}: {self.detail}" if self.detail else text
 
 
+def is_rank(rank: int | None) -> TypeGuard[int]:
+    """Whether this can be a member of a set of ranks."""
+    return rank is not None and 0 <= rank <= rankset.MAX_RANK
+
+
 class _Process(Protocol):
     @property
     def node(self) -> str: ...
@@ -66,27 +71,29 @@ class _Node(Protocol):
 
 def of_capture(capture: JobCapture) -> tuple[Missing, ...]:
     """What is missing from a capture."""
-    expected = rankset.union(
-        rankset.of(rank for rank in node.expected_ranks if 0 <= rank <= rankset.MAX_RANK)
-        for node in capture.nodes
-    )
     world = max([capture.world_size or 0, *(process.world_size or 0 for process in capture.processes)])
-    expected |= rankset.span(0, min(world, rankset.MAX_RANK + 1) - 1)
     homes = {rank: node.node for node in capture.nodes for rank in node.expected_ranks}
+    expected = _ranks(homes) | rankset.span(0, min(world, rankset.MAX_RANK + 1) - 1)
     return tuple(_missing(capture.processes, capture.nodes, expected, homes))
 
 
 def of_manifest(
-    processes: Iterable[_Process], nodes: Iterable[_Node], report: Mapping[str, Any] | None
+    processes: Iterable[_Process],
+    nodes: Iterable[_Node],
+    report: Mapping[str, Any] | None,
+    homes: Mapping[int, str],
 ) -> tuple[Missing, ...]:
-    """The same from a manifest's targets and nodes and the report's verdict, without reading the stacks."""
+    """The same from a manifest's targets and nodes and the report's verdict, without reading the stacks.
+
+    `homes`: the node on which a rank without a process should be, where that is known.
+    """
     expected = rankset.EMPTY
     if report is not None:
         try:
             expected = rankset.parse(str(report["verdict"].get("not_captured", "")))
         except ValueError:
             pass  # a set written by a later version: the manifest alone then says what is missing
-    return tuple(_missing(processes, nodes, expected, {}))
+    return tuple(_missing(processes, nodes, expected | _ranks(homes), homes))
 
 
 def _missing(
@@ -94,17 +101,18 @@ def _missing(
 ) -> Iterator[Missing]:
     found: dict[tuple[str, str, str, str], RankSet] = defaultdict(int)
     seen = rankset.EMPTY
+    there: dict[str, RankSet] = defaultdict(int)
+    for rank, home in homes.items():
+        there[home] |= 1 << rank if is_rank(rank) else 0
     for process in processes:
-        bit = 1 << process.rank if process.rank is not None and 0 <= process.rank <= rankset.MAX_RANK else 0
+        bit = 1 << process.rank if is_rank(process.rank) else 0
         if process.role == "trainer":
             seen |= bit
         if process.outcome != "ok":
             found[process.node, process.role, process.outcome, process.error or ""] |= bit
     for node in nodes:
         if node.outcome != "ok":
-            here = rankset.of(
-                rank for rank, home in homes.items() if home == node.node and not seen >> rank & 1
-            )
+            here = there.get(node.node, rankset.EMPTY) & ~seen
             found[node.node, "trainer", node.outcome, node.error or ""] |= here
             seen |= here
     for rank in rankset.members(expected & ~seen):
@@ -112,6 +120,10 @@ def _missing(
     order = sorted(found.items(), key=lambda item: (_role_order(item[0][1]), item[1] & -item[1], item[0]))
     for (name, role, outcome, detail), ranks in order:
         yield Missing(ranks, name, role, outcome, detail)
+
+
+def _ranks(homes: Mapping[int, str]) -> RankSet:
+    return rankset.of([rank for rank in homes if is_rank(rank)])
 
 
 def _role_order(role: str) -> int:

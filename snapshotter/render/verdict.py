@@ -12,10 +12,10 @@ from snapshotter.stacks import rankset
 Tone = Literal["bad", "warn", "good", "plain"]
 
 SCOPES = {
-    "local": "Local: some ranks hang, the rest wait for them",
-    "global": "Global: all ranks alike",
-    "none": "None",
-    "undetermined": "Undetermined",
+    "local": ("Local", "some hang, the rest wait"),
+    "global": ("Global", "all ranks alike"),
+    "none": ("None", ""),
+    "undetermined": ("Undetermined", ""),
 }
 
 CAUSES = {
@@ -49,6 +49,7 @@ class Verdict:
     tone: Tone
     headline: str
     scope: str
+    scope_note: str
     cause: str
     cause_key: str
     culprit_ranks: str
@@ -75,11 +76,13 @@ def view(report: Mapping[str, Any] | None) -> Verdict:
     nodes = tuple(str(node) for node in verdict.get("culprit_nodes", ()))
     state, tone = _state(hung, cause, has_report=report is not None)
     evidence = verdict.get("evidence", ())
+    scope, scope_note = SCOPES.get(str(verdict.get("scope")), SCOPES["undetermined"])
     return Verdict(
         state=state,
         tone=tone,
         headline=str(verdict.get("headline") or "This capture could not be analysed."),
-        scope=SCOPES.get(str(verdict.get("scope", "undetermined")), "Undetermined"),
+        scope=scope,
+        scope_note=scope_note,
         cause=CAUSES.get(cause, cause),
         cause_key=cause,
         culprit_ranks=culprits,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup, escape
 
 
 def number(value: float | int | None) -> str:
@@ -72,11 +76,42 @@ def clip_ranks(folded: str, most: int = 60) -> str:
     return f"{head}/…" if head else "…"
 
 
+def done(progress: str) -> tuple[int, int] | None:
+    """How far a line of progress says it is: `5 of 16` in it, as (5, 16)."""
+    found = re.findall(r"(\d{1,9}) of (\d{1,9})\b", progress)
+    return (int(found[-1][0]), int(found[-1][1])) if found and int(found[-1][1]) else None
+
+
+# Controls, line separators and the marks that turn the direction of text: shown as what they are.
+_HIDDEN = {
+    code: f"\\u{code:04x}"
+    for codes in (
+        (*range(32), *range(0x7F, 0xA0)),
+        (0x061C, 0x200E, 0x200F, 0x2028, 0x2029),
+        (*range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)),
+    )
+    for code in codes
+}
+
+
+def seen(text: object) -> str:
+    """A text from outside in one line, with every character that would hide or turn others spelt out."""
+    return str(text).translate(_HIDDEN)
+
+
+def breakable(text: object) -> Markup:
+    """The same, escaped for HTML, with places where a long path may be broken."""
+    return Markup(re.sub("([/_])", "\\1<wbr>", str(escape(seen(text)))))
+
+
 # Filters of all templates, by name.
-FILTERS: dict[str, Callable[..., str]] = {
+FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "moment": moment,
     "iso": iso,
     "duration": duration,
     "clip_ranks": clip_ranks,
+    "done": done,
+    "seen": seen,
+    "breakable": breakable,
 }

@@ -165,6 +165,10 @@
     const parts = [node.thread, node.name, node.path].map((part) => escapeLabel(part || "unknown"));
     return `${parts.join("@")}@${fold(node.total)}|${fold(without(node.of, node.total))}`;
   }
+  function seen(text) { // what would hide or turn the text around is spelt out, as render/words.py does
+    return text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g,
+      (c) => `\\u${c.codePointAt(0).toString(16).padStart(4, "0")}`);
+  }
   function shortPath(path) {
     const parts = path.split("/");
     return parts.length > 3 ? parts.slice(-2).join("/") : path;
@@ -228,7 +232,7 @@
     const sampleSelect = select(samples.map((s) => [String(s), data.sampleNames[s] || `sample ${s + 1}`]), String(view.sample));
     const roleSelect = select([["", "all roles"], ...roles.map((r) => [r, r])], view.role);
     const threadSelect = make("select", {});
-    const nodeSelect = select([["", "all nodes"], ...data.hosts.map(([name]) => [name, name])], view.node);
+    const nodeSelect = select([["", "all nodes"], ...data.hosts.map(([name]) => [name, seen(name)])], view.node);
     const ranksInput = make("input", { type: "text", placeholder: "0-7/12", autocomplete: "off", spellcheck: "false", "aria-describedby": "fg-status" });
     ranksInput.value = view.ranks;
     const searchInput = make("input", { type: "search", placeholder: "function or file", autocomplete: "off", spellcheck: "false" });
@@ -263,7 +267,7 @@
     }
     function fillThreads() {
       const threads = threadsOf(view.role);
-      threadSelect.replaceChildren(make("option", { value: "" }, `all threads (${threads.length})`), ...threads.map((t) => make("option", { value: t }, clip(t, 80))));
+      threadSelect.replaceChildren(make("option", { value: "" }, `all threads (${threads.length})`), ...threads.map((t) => make("option", { value: t }, clip(seen(t), 80))));
       if (!threads.includes(view.thread)) view.thread = "";
       threadSelect.value = view.thread;
     }
@@ -413,11 +417,11 @@
     function caption(node, wide) {
       const ranks = count(node.total);
       const tail = ` · ${ranks === 1 ? `rank ${fold(node.total)}` : ranks}`;
-      if (!isFrame(node)) return `${node.name || "unknown"}${tail}`;
-      return wide > 260 ? `${node.name || "unknown"}${tail} · ${shortPath(node.path)}` : `${node.name || "unknown"}${tail}`;
+      if (!isFrame(node)) return `${seen(node.name) || "unknown"}${tail}`;
+      return `${seen(node.name) || "unknown"}${tail}${wide > 260 ? ` · ${seen(shortPath(node.path))}` : ""}`;
     }
     function spoken(node) {
-      return `${node.name || "unknown"}${node.path ? `, ${shortPath(node.path)}` : ""}, ${count(node.total)} of ${count(node.of)} ranks: ${clip(fold(node.total), 120)}`;
+      return `${seen(node.name) || "unknown"}${node.path ? `, ${seen(shortPath(node.path))}` : ""}, ${count(node.total)} of ${count(node.of)} ranks: ${clip(fold(node.total), 120)}`;
     }
     function missingLines(most) {
       const lines = [];
@@ -430,7 +434,7 @@
     function describe(node, most) {
       const inside = count(node.total), of = count(node.of);
       const list = make("dl", {});
-      const add = (term, text) => list.append(make("div", {}, make("dt", {}, term), make("dd", {}, make("bdi", {}, text))));
+      const add = (term, text) => list.append(make("div", {}, make("dt", {}, term), make("dd", {}, make("bdi", {}, seen(text)))));
       if (node.path) add("File", node.path);
       if (node.thread && !node.isThread) add("Thread", node.thread);
       add(`In it: ${inside.toLocaleString("en")} of ${plural(of, "captured rank", "captured ranks")}`, clip(fold(node.total), most));
@@ -456,7 +460,7 @@
       const actions = make("div", { class: "actions" }, copyLabel, copyRanks, only);
       if (host.dataset.stacks && node.total.length)
         actions.append(make("a", { class: "button", href: `${host.dataset.stacks}?rank=${node.total[0]}` }, `Stacks of rank ${node.total[0]}`));
-      detail.replaceChildren(make("h3", { class: "mono" }, make("bdi", {}, node.name || "unknown")), describe(node, 20000), actions);
+      detail.replaceChildren(make("h3", { class: "mono" }, make("bdi", {}, seen(node.name) || "unknown")), describe(node, 20000), actions);
       detail.hidden = false;
     }
     function focusOn(node) {
@@ -468,7 +472,7 @@
 
     // Tooltip
     function showTip(node, x, y) {
-      tip.replaceChildren(make("b", {}, make("bdi", {}, node.name || "unknown")), describe(node, 300));
+      tip.replaceChildren(make("b", {}, make("bdi", {}, seen(node.name) || "unknown")), describe(node, 300));
       tip.hidden = false;
       const box = tip.getBoundingClientRect();
       tip.style.left = `${Math.max(8, Math.min(x + 14, innerWidth - box.width - 8))}px`;

@@ -15,7 +15,9 @@ from snapshotter.bundle.store import BundleStore
 from snapshotter.errors import BundleError, NotFound
 from snapshotter.render import graph as graphs
 from snapshotter.render.graph import Graph
+from snapshotter.render.missing import Missing, of_manifest
 from snapshotter.stacks.model import NodeAnswer
+from snapshotter.web.merging import merge
 from snapshotter.web.view.functions import Function, ProcessRow, functions, processes
 
 T = TypeVar("T")
@@ -65,7 +67,11 @@ class Derived:
         return self._once(capture_id, "processes", lambda: processes(self.head(capture_id) or {}))
 
     def graph(self, capture_id: str) -> Graph:
-        return self._once(capture_id, "graph", lambda: graphs.build(self.bundle(capture_id).capture()))
+        return self._once(capture_id, "graph", lambda: self._graph(capture_id))
+
+    def missing(self, capture_id: str) -> tuple[Missing, ...]:
+        """What was not captured, where and why."""
+        return self._once(capture_id, "missing", lambda: self._missing(capture_id))
 
     def graph_json(self, capture_id: str) -> bytes:
         return self._once(
@@ -91,6 +97,19 @@ class Derived:
     def forget(self, capture_id: str) -> None:
         with self._lock:
             self._kept.pop(capture_id, None)
+
+    def _graph(self, capture_id: str) -> Graph:
+        manifest = self.manifest(capture_id)
+        return merge(manifest, self.missing(capture_id), lambda name: self._store.get(capture_id, name))
+
+    def _missing(self, capture_id: str) -> tuple[Missing, ...]:
+        """From the manifest alone, and of nodes that did not answer the ranks that should be there."""
+        manifest, homes = self.manifest(capture_id), {}
+        for entry in manifest.nodes:
+            if entry.outcome != "ok":
+                for rank in self.bundle(capture_id).answer(entry).expected_ranks:
+                    homes[rank] = entry.node
+        return of_manifest(manifest.targets, manifest.nodes, self.head(capture_id), homes)
 
     def _head(self, capture_id: str) -> dict[str, Any] | None:
         try:

@@ -133,8 +133,8 @@ def _retention(given: Services) -> str:
     used = words.data_size(given.index.total_bytes())
     limits = given.config().storage
     return (
-        f"Captures are kept {words.duration(limits.keep)}, at most {words.data_size(limits.max_size)} in all; "
-        f"now {used}. Pinned ones stay"
+        f"Captures are kept {words.duration(limits.keep)},"
+        f" at most {words.data_size(limits.max_size)} in all; now {used}. Pinned ones stay"
     )
 
 

@@ -13,7 +13,6 @@ from snapshotter import services
 from snapshotter.bundle.index import CaptureRecord
 from snapshotter.bundle.schema import Manifest
 from snapshotter.errors import BundleError, NotFound
-from snapshotter.render import missing as absent
 from snapshotter.render import svg
 from snapshotter.render import verdict as verdicts
 from snapshotter.render.groups import groups
@@ -106,7 +105,7 @@ def capture(capture_id: str) -> ResponseReturnValue:
         culprits=culprits,
         has_pods=any(one.pods for one in culprits),
         beside=waiting_rank or None,
-        missing=absent.of_manifest(manifest.targets, manifest.nodes, report),
+        missing=derived().missing(capture_id),
         fold=rankset.fold,
         groups=[one for one in found if one.role == "trainer" and one.thread == "MainThread"][
             :_MOST_ON_VERDICT

@@ -84,7 +84,8 @@ def _of_text(lines: Sequence[str]) -> Status:
         return Status("NCCL RAS gave an answer that is not a status report.", True, versions, ())
     version = re.search(r"NCCL version (\S+)", versions[0]) if versions else None
     parts = [f"NCCL {version[1]}" if version else "NCCL"]
-    parts.append(f"{unwell} groups of communicators not OK" if unwell else "all communicators OK")
+    groups = "group" if unwell == 1 else "groups"
+    parts.append(f"{unwell} {groups} of communicators not OK" if unwell else "all communicators OK")
     parts.append(_counted(len(errors), "error"))
     parts.append(_counted(len(warnings), "warning"))
     return Status(", ".join(parts), bool(unwell or errors or warnings), versions, sections)
