@@ -88,6 +88,7 @@ class NcclWatcher:
         for process in self._scan().processes:
             jobs.setdefault(process.job_id, []).append(process)
         self._jobs = {job_id: self._jobs.get(job_id, _Job()) for job_id in jobs}
+        self._publish()
         for job_id, processes in jobs.items():
             self._look(job_id, self._jobs[job_id], processes)
             self._publish()  # a silent server of one job does not hold back what is known of another
