@@ -41,7 +41,7 @@ class CaptureConfig(Section, frozen=True):
     """How one node is captured."""
 
     sample_interval: Duration = Duration(5)  # between the two samples that tell frozen from moving
-    processes_at_once: int = 8  # py-spy that run at a time on a node
+    processes_at_once: int = 16  # py-spy that run at a time on a node
     process_timeout: Duration = Duration(10)  # for the stacks of one process
     node_timeout: Duration = Duration(60)  # for everything a node does
     native_frames: bool = False  # C frames of outliers and of one process of each class: stops each for 0.1 s

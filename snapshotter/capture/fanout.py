@@ -92,6 +92,8 @@ class AgentClient:
                 return reply.status, _read(reply, end)
             finally:
                 reply.close()
+        except urllib3.exceptions.NewConnectionError as error:
+            raise AgentFailure("unreachable", f"{agent.address} cannot be asked: {_reason(error)}") from error
         except urllib3.exceptions.ConnectTimeoutError as error:
             raise AgentFailure("unreachable", f"{agent.address} does not answer") from error
         except (urllib3.exceptions.ReadTimeoutError, _TooSlow) as error:

@@ -54,7 +54,7 @@ def capture_node(
     pids: Sequence[int] = (),
     interval: float = 5.0,
     samples: int = 2,
-    at_once: int = 8,
+    at_once: int = 16,
     deadline: float = 60.0,
     native_frames: bool = False,
     kernel_log_before: float = 3600.0,
