@@ -20,26 +20,28 @@ from snapshotter.stacks.model import Frame, NcclAnswer, NodeAnswer, Process, Sam
 from snapshotter.web.auth import Auth, TokenFile
 
 
-def rank(number: int, node: str, *functions: str, outcome: Any = "ok") -> Process:
+def rank(number: int, node: str, *functions: str) -> Process:
     """A trainer whose main thread is in `functions`, innermost first."""
     frames = tuple(Frame(name, "/train.py", 10 + depth) for depth, name in enumerate(functions))
-    threads = (Thread(1, "MainThread", 100 + number, True, False, frames),) if outcome == "ok" else ()
-    samples = tuple(Sample(1000.0 + n, outcome, threads=threads, state="S", wchan="futex") for n in (0, 5))
+    threads = (Thread(1, "MainThread", 100 + number, True, False, frames),)
+    samples = tuple(Sample(1000.0 + n, "ok", threads=threads, state="S", wchan="futex") for n in (0, 5))
     return Process(
         pid=100 + number,
         node=node,
         role="trainer",
         rank=number,
-        outcome=outcome,
+        outcome="ok",
         gpu=str(number % 8),
         samples=samples,
     )
 
 
 def default_answers(request: CaptureRequest) -> tuple[NodeAnswer, ...]:
-    """Two nodes: rank 2 is stuck in its own code, rank 3 could not be read."""
+    """Two nodes: rank 2 is stuck in its own code; the launcher could not be read."""
     first = (rank(0, "gpu-1", "all_reduce", "train"), rank(1, "gpu-1", "all_reduce", "train"))
-    second = (rank(2, "gpu-2", "decode_image", "train"), rank(3, "gpu-2", outcome="uninterruptible"))
+    unread = Sample(1000.0, "denied", "ptrace is not permitted", state="S", wchan="do_wait")
+    launcher = Process(90, "gpu-2", "launcher", None, "denied", samples=(unread,))
+    second = (rank(2, "gpu-2", "decode_image", "train"), launcher)
     return (
         NodeAnswer("gpu-1", "ok", 1.0, 2.0, request.job_id, None, first, nccl=NcclAnswer("NCCL 2.26.3\n")),
         NodeAnswer("gpu-2", "ok", 1.0, 2.0, request.job_id, None, second),

@@ -78,7 +78,7 @@ def test_captures_processes_and_sizes_are_counted(service: Service, waiting: Wai
     found = samples(service)
     assert ({"trigger": "alert", "outcome": "partial"}, 1.0) in found["snapshotter_captures_total"]
     assert ({"outcome": "ok"}, 3.0) in found["snapshotter_captured_processes_total"]
-    assert ({"outcome": "uninterruptible"}, 1.0) in found["snapshotter_captured_processes_total"]
+    assert ({"outcome": "denied"}, 1.0) in found["snapshotter_captured_processes_total"]
     assert found["snapshotter_capture_duration_seconds_count"] == [({}, 1.0)]
     shown = service.client.get(f"/api/v1/captures/{capture_id}").json
     assert found["snapshotter_bundle_bytes"] == [({}, shown["bytes"])]

@@ -180,12 +180,12 @@ def test_ten_thousand_alerts_are_taken_quickly(service: Service, alert: Alert, j
     alerts = [alert(job_id=f"job-{n % jobs}", log=str(n)) for n in range(10_000)]
     service.capturer.answers = lambda request: ()
     body = json.dumps(notification(*alerts)).encode()
-    started = time.monotonic()
+    started = time.thread_time()
     answer = service.client.post("/api/v1/alerts", data=body, content_type="application/json")
-    took = time.monotonic() - started
+    took = time.thread_time() - started
     assert answer.status_code == 202
     assert len(answer.json["captures"]) == jobs
-    assert took < 20  # alone it takes one or two; the machine may be busy
+    assert took < 5, "seconds of CPU"
     again = service.client.post("/api/v1/alerts", data=body, content_type="application/json")
     assert again.status_code == 200
 
