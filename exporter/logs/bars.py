@@ -10,9 +10,8 @@ from exporter.logs.words import Topic, is_training, topic
 from exporter.logs.wrappers import Record
 
 # tqdm.std.tqdm.format_meter, tqdm 4: `desc:  45%|####     | 9/20 [00:03<00:04,  2.7it/s, loss=1]`
-_TQDM = re.compile(
-    rf"(?:\d{{1,3}}%)?\|[^|]*\|\s*(?P<n>{NUMBER})(?:it)?/(?P<total>{NUMBER}|\?)(?:it)?\s*\[(?P<rest>[^\]]*)"
-)
+_TQDM = re.compile(rf"\|\s*(?P<n>{NUMBER})(?:it)?/(?P<total>{NUMBER}|\?)(?:it)?\s*\[(?P<rest>[^\]]*)")
+_PERCENT = re.compile(r"\d{1,3}%\s*\Z")
 _OPEN = re.compile(rf"(?<![\w./])(?P<n>{NUMBER})it \[(?P<rest>[\d:]+,[^\]]*)\]?")
 _LOGGABLE = re.compile(rf"(?P<n>{NUMBER}|-)(?:it)?/(?P<total>{NUMBER})(?:it)?\s+rate:(?P<rest>\S*)")
 _GLYPHS = r"(?:[━╸╺─╌█▉▊▋▌▍▎▏▐░▒▓■□▪▫●○⣿⠿⣀]{4,}|\[[=>.#\-* ]{5,}\])"
@@ -49,25 +48,25 @@ _EPOCH_AND_STEP = re.compile(r"\s*(?P<epoch>\d+)\|(?P<step>\d+)\|")
 def read(record: Record) -> Reading | None:
     """The bar that a record shows; None where it shows none."""
     text = record.text
-    match = _TQDM.search(text) if "/" in text and "|" in text else None
-    if match is None:
-        match = (_OPEN.search(text) if "it [" in text else None) or (
-            _LOGGABLE.search(text) if "rate:" in text else None
-        )
-    if match is None:
-        return _glyphs(record) if _GLYPH_HINT.search(text) else None
-    found = match.groupdict()
-    return _reading(record, text[: match.start()], found["n"], found.get("total"), found["rest"])
-
-
-def _glyphs(record: Record) -> Reading | None:
-    match = _BEHIND_GLYPHS.search(record.text) or _BEFORE_GLYPHS.search(record.text)
+    match = _TQDM.search(text)
+    if match is not None:
+        opened = text.rfind("|", 0, match.start())
+        if opened >= 0:
+            description = _PERCENT.sub("", text[:opened])
+            return _reading(record, description, match, text[match.end() :])
+    match = (_OPEN.search(text) if "it [" in text else None) or (
+        _LOGGABLE.search(text) if "rate:" in text else None
+    )
+    if match is None and _GLYPH_HINT.search(text):
+        match = _BEHIND_GLYPHS.search(text) or _BEFORE_GLYPHS.search(text)
     if match is None:
         return None
-    return _reading(record, record.text[: match.start()], match["n"], match["total"], match["rest"])
+    return _reading(record, text[: match.start()], match, text[match.end() :])
 
 
-def _reading(record: Record, description: str, n: str, total: str | None, rest: str) -> Reading:
+def _reading(record: Record, description: str, match: re.Match[str], tail: str) -> Reading:
+    found = match.groupdict()
+    n, total, rest = found["n"], found.get("total"), found["rest"] or ""
     description = description[-160:].replace("Progress on:", "").rstrip(" |:")
     number = count(n)
     limit = count(total) if total else None
@@ -99,6 +98,7 @@ def _reading(record: Record, description: str, n: str, total: str | None, rest: 
         unstarted=not number or n == "-",
         why=why,
         epochs=epochs,
+        tail=tail.strip("] "),
     )
 
 

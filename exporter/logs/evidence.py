@@ -3,44 +3,65 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-_METRIC = (
-    r"\w*loss\w*|lr\w*|learning[ _]rate\w*|grad\w*|g?norm|ppl|perplexity|acc(?:uracy)?\w*|mfu|tflops?\w*|throughput\w*|tps|wps"
-    r"|ups|rewards?\w*|returns?|\w*_return|kl\w*|entropy|eta|elapsed\w*|time\w*|\w+_time|speed|mem\w*|sec\w*|ms|score\w*|cost"
-    r"|nll\w*|bleu|psnr|sps|fps|dt|took|ips|mse|mae|rmse|bpc|bpb|dice|iou|auc|skipped|remaining|duration|latency"
-    r"|samples?\S*|tok\w*\S*|images?\S*|episodes?_\w+|f1\w*|error\w*|err|xent|logprob\w*|objective\w*|energy|forces?\w*"
-)
-_NAMED = re.compile(
-    rf"(?<![A-Za-z])(?:{_METRIC})(?![A-Za-z])[^\d\n]{{0,24}}?(?<![\w.])[-+]?(?:\d|nan|inf|n/a)", re.IGNORECASE
-)
-_RATE = re.compile(
-    r"\d\s*(?:\w+/s(?:ec\w*)?|s/\w+|(?:img|images?|samples?|tokens?|tok|examples?|words?|frames?|it|steps?)/s\w*|ms|sec(?:onds)?|s)\b",
-    re.IGNORECASE,
+from exporter.logs.words import words
+
+_METRIC = re.compile(
+    r"\w*loss\w*|lr\w*|learning|rate|grad\w*|g?norm|ppl|perplexity|acc|accuracy|mfu|tflops?|flops|throughput|tps|wps|ups"
+    r"|rewards?|returns?|kl|entropy|eta|elapsed|time|speed|mem\w*|sec\w*|ms|score\w*|cost|nll\w*|bleu|psnr|sps|fps|dt|took"
+    r"|ips|mse|mae|rmse|bpc|bpb|dice|iou|auc|skipped|remaining|duration|latency|samples?|tok\w*|images?|error|err|xent"
+    r"|logprob\w*|objective\w*|energy|forces?|consumption|bits|margin|fid|wer|cer"
 )
 _TIMING = re.compile(
-    r"(?<![A-Za-z])(?:lr|learning[ _]rate|grad\w*|gnorm|\w*time\w*|eta|elapsed|speed|mfu|mem\w*|tps|wps|step_avg|tok\w*/s\w*"
-    r"|samples?/s\w*|it/s|s/it|throughput)(?![A-Za-z])",
-    re.IGNORECASE,
+    r"lr\w*|learning|grad\w*|gnorm|time|eta|elapsed|speed|mfu|mem\w*|tps|wps|avg|throughput|tok\w*|samples?|ms|it|sec|fps|dt"
 )
-EVALUATED = re.compile(
-    r"(?<![A-Za-z])(?:val|valid|validation|eval|evaluation|dev|test)(?![a-z])(?!\s*:?\s*n/?a)", re.IGNORECASE
+_EVALUATED = re.compile(r"val|valid|validation|eval|evaluation|dev|test")
+_PAIR = re.compile(
+    r"(?P<name>[A-Za-z_][\w/@.%-]*(?:[ (]+[A-Za-z_][\w/@.%-]*){0,3}\)?)[\s:=|(\[#\"'*•]*[-+~]?(?:\d|nan\b|inf\b|n/a\b)"
 )
-_EVALUATED_FIRST = re.compile(r"\W*(?:val|valid|validat\w+|eval\w*|dev|test\w*)(?![a-z])", re.IGNORECASE)
-_EVALUATED_PAIR = re.compile(
-    r"(?<![A-Za-z])(?:val|valid|validation|eval|evaluation|dev|test)(?![a-z])[\w /@.-]*[:= ]\s*[-+]?\d[\d.]*\s*\w*",
-    re.IGNORECASE,
+_RATE = re.compile(r"\d ?(?:[A-Za-z]+/s(?:ec\w*)?|s/[A-Za-z]+|ms|sec(?:onds?)?|s|[Ii]mg/sec)\b")
+_HAS_EVALUATED = re.compile(
+    r"(?<![A-Za-z])(?i:val|valid|validation|eval|evaluation|dev|test)(?![a-z])(?!\s*:?\s*n/?a)"
 )
+
+
+@lru_cache(maxsize=8192)
+def _is_metric(name: str) -> bool:
+    return any(_METRIC.fullmatch(word) for word in words(name))
+
+
+@lru_cache(maxsize=8192)
+def _is_timing(name: str) -> bool:
+    return any(_TIMING.fullmatch(word) for word in words(name))
+
+
+@lru_cache(maxsize=8192)
+def is_evaluated(name: str) -> bool:
+    """Whether a metric's name says that it was measured in an evaluation."""
+    return any(_EVALUATED.fullmatch(word) for word in words(name))
 
 
 def has_metrics(text: str) -> bool:
     """Whether a piece of text shows a training metric, a time or a rate with its number."""
-    return _NAMED.search(text) is not None or _RATE.search(text) is not None
+    for match in _PAIR.finditer(text):
+        if _is_metric(match["name"]):
+            return True
+    return _RATE.search(text) is not None
+
+
+def shows_evaluation(text: str) -> bool:
+    """Whether a piece of text shows a metric of an evaluation."""
+    return _HAS_EVALUATED.search(text) is not None
 
 
 def is_evaluation_report(tail: str) -> bool:
     """Whether what follows a counter is an evaluation's result: it begins with one, or shows one and no timing."""
-    if EVALUATED.search(tail) is None:
+    if not shows_evaluation(tail):
         return False
-    if _EVALUATED_FIRST.match(tail):
+    first = next(words(tail), "")
+    if _EVALUATED.fullmatch(first):
         return True
-    return _TIMING.search(_EVALUATED_PAIR.sub(" ", tail)) is None
+    return not any(
+        _is_timing(match["name"]) and not is_evaluated(match["name"]) for match in _PAIR.finditer(tail)
+    )

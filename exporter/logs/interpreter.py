@@ -1,9 +1,11 @@
-"""Reading a log record by record: progress, phase, end. Fed with the same records it says the same, however they came."""
+"""Reading a log record by record: progress, phase, end. The same records always say the same, however they came."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 
 from exporter.logs import patterns, phases
 from exporter.logs.model import Phase
@@ -39,19 +41,18 @@ class Observation:
 
 
 class Interpreter:
-    """The state of one log's understanding."""
+    """The state of one log's understanding. `read` says what a record shows, by default by the general rules."""
 
-    def __init__(self, read: object = None) -> None:
+    def __init__(self, read: Callable[[Record], Reading | None] = patterns.read) -> None:
+        self._read = read
         self._unwrap = Unwrapper()
         self.chooser = Chooser()
         self.records = 0
-        self.phase = Phase.STARTING
-        self.finished_by: str | None = None  # the record that said so
-        self.crashed = False
-        self.declared: int | None = None
-        self._last: tuple[str, int | None] | None = None
-        self.last_text = ""
         self.last_record = 0  # the newest that is not blank
+        self.phase = Phase.STARTING
+        self.finished_by: str | None = None  # the words that said so
+        self.crashed = False
+        self.declared: int | None = None  # the run's length, where the log tells it beforehand
 
     def feed(self, raw: bytes) -> Observation | None:
         """Take the next record; None where nothing is in it, or where it is a part of one that goes on."""
@@ -59,63 +60,79 @@ class Interpreter:
         record = self._unwrap.feed(raw)
         if record is None or not record.text.strip():
             return None
-        self.last_text = record.text
         self.last_record = self.records
-        reading = patterns.read(record)
+        reading = self._read(record)
         series, moved = None, False
-        announced = phases.said(record.text) if phases.interesting(record.text) else None
+        # A record of training has nothing else to say, but for what another writer put behind its bar.
+        phrases = record.text
         if reading is not None and reading.topic is None:
             series, moved = self._progress(reading, record)
-        elif reading is not None and announced is None:
-            announced = _PHASE_OF_TOPIC.get(reading.topic) if reading.topic else None
-        self._story(record, announced, reading, series, moved)
+            if reading.strong and reading.form is not Form.EPOCH:
+                phrases = reading.tail
+        announced = self._hear(phrases) if phrases and phases.interesting(phrases) else None
+        if announced is None and reading is not None and reading.topic is not None:
+            announced = _PHASE_OF_TOPIC.get(reading.topic)
+        self._story(announced, reading, series, moved)
         return Observation(self.records, record.text, record.rank, reading, series, moved, announced)
 
+    def skim(self, key: str, numbers: list[bytes], records: int) -> int:
+        """Take many records of a known series at once; gives how many moved it on."""
+        self.records += records
+        self.last_record = self.records
+        series = self.chooser.get(key)
+        if series is None:
+            return 0
+        changes = [number for number, _ in groupby(numbers)]
+        first, last = count(changes[0].decode()), count(changes[-1].decode())
+        moved = len(changes) - (first == series.last)
+        if last is not None:
+            self.chooser.skim(series, last, len(numbers), self.records)
+        if moved and self.finished_by is None:
+            self.phase = Phase.TRAINING
+        return moved
+
     def _progress(self, reading: Reading, record: Record) -> tuple[Series, bool]:
-        known = {one.key: one for one in self.chooser.series}.get(reading.series)
+        known = self.chooser.get(reading.series)
         moved = not reading.unstarted and (known is None or known.moves(reading))
         evaluating = self.phase is Phase.EVALUATING and (known is None or not known.outside_evaluation)
         series = self.chooser.observe(reading, self.records, evaluating=evaluating, closed=record.closed)
         return series, moved
+
+    def _hear(self, text: str) -> Phase | None:
+        """What a text announces, beside the counter that it may show."""
+        announced = phases.said(text)
+        if announced is Phase.FINISHED:
+            self.finished_by = text[:200]
+        if phases.crashed(text):
+            self.crashed, self.finished_by = True, None
+        declared = _DECLARED.search(text[:400])
+        if declared is not None:
+            self.declared = count(declared["n"])
+        if announced is None and self.phase is Phase.CHECKPOINTING and phases.saved(text):
+            return Phase.TRAINING
+        return announced
+
+    def _story(
+        self, announced: Phase | None, reading: Reading | None, series: Series | None, moved: bool
+    ) -> None:
+        if reading is not None and reading.topic is None and moved and reading.form is not Form.EPOCH:
+            if announced is not Phase.FINISHED and not _is_last(reading):
+                self.finished_by = None
+            if self.finished_by is None and self._is_training_again(series):
+                self.phase = Phase.TRAINING
+            self.crashed = False
+        if announced is Phase.FINISHED:
+            self.phase = Phase.FINISHED
+        elif announced is not None and self.finished_by is None:
+            # That training starts is no iteration yet: its grace goes on.
+            if announced is not Phase.TRAINING or self.phase is not Phase.STARTING:
+                self.phase = announced
 
     def _is_training_again(self, series: Series | None) -> bool:
         """Whether the records that move are not those of an evaluation which prints as training does."""
         if self.phase is not Phase.EVALUATING or series is None or series.outside_evaluation:
             return True
         return not any(one.outside_evaluation for one in self.chooser.series if one.form is not Form.EPOCH)
-
-    def _story(
-        self,
-        record: Record,
-        announced: Phase | None,
-        reading: Reading | None,
-        series: Series | None,
-        moved: bool,
-    ) -> None:
-        text = record.text
-        if announced is Phase.FINISHED:
-            self.finished_by = text[:200]
-            self.phase = Phase.FINISHED
-        elif reading is not None and reading.topic is None and moved and reading.form is not Form.EPOCH:
-            if self.finished_by is not None and not _is_last(reading):
-                self.finished_by = None
-            if self.finished_by is None and self._is_training_again(series):
-                self.phase = Phase.TRAINING
-            self.crashed = False
-        elif announced is not None and self.phase is not Phase.FINISHED:
-            self.phase = (
-                self.phase if announced is Phase.TRAINING and self.phase is Phase.STARTING else announced
-            )
-        elif self.phase is Phase.CHECKPOINTING and phases.interesting(text) and phases.saved(text):
-            self.phase = Phase.TRAINING
-        if phases.interesting(text) and phases.crashed(text):
-            self.crashed = True
-            self.finished_by = None
-        declared = (
-            _DECLARED.search(text[:400]) if "step" in text or "iter" in text or "update" in text else None
-        )
-        if declared is not None and reading is None:
-            self.declared = count(declared["n"])
 
 
 def _is_last(reading: Reading) -> bool:

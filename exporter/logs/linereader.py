@@ -48,6 +48,28 @@ class RecordSplitter:
             self._hold(rest)
         return records
 
+    def whole(self, data: bytes) -> bytes:
+        """As `feed`, but all records in one piece, with newlines of pairs dropped; long records are not looked for."""
+        if not data:
+            return b""
+        if self._after_return and data.startswith(b"\n"):
+            data = data[1:]
+        self._after_return = data.endswith(b"\r")
+        if b"\r\n" in data:
+            data = data.replace(b"\r\n", b"\r")
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if not end:
+            if data:
+                self._hold(data)
+            return b""
+        body, rest = data[:end], data[end:]
+        if self._held or self._too_long:
+            first = min(position for position in (body.find(b"\n"), body.find(b"\r")) if position >= 0) + 1
+            body = self._join(body[:first]) + body[first:]
+        if rest:
+            self._hold(rest)
+        return body
+
     def flush(self) -> bytes:
         """The last piece without a separator, for a file that will not grow; empty where there is none."""
         rest = b"" if self._too_long else b"".join(self._pieces)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from exporter.logs import bars, dicts
-from exporter.logs.evidence import EVALUATED, has_metrics, is_evaluation_report
+from exporter.logs.evidence import has_metrics, is_evaluation_report, shows_evaluation
 from exporter.logs.numbers import NUMBER, count
 from exporter.logs.reading import Form, Reading, shape
 from exporter.logs.words import Counter, Topic, counter, is_alarm, is_mention, topic
@@ -149,7 +149,7 @@ def _judge(
         return not_training(Topic.EVALUATION, "its metrics are those of an evaluation")
     metrics = has_metrics(head) or has_metrics(tail)
     about = topic(tail[:40])
-    if about is not None and not metrics and not EVALUATED.search(tail):
+    if about is not None and not metrics and not shows_evaluation(tail):
         return not_training(about, f"the text behind the number is about {about}")
     strong = metrics or (total is not None and _in_brackets_alone(text, start))
     why = "" if strong else "no metrics beside the number: counts once it has come again with a higher one"

@@ -65,16 +65,51 @@ _COMPILE = re.compile(
 _TRAIN = re.compile(
     r"(?<![a-z])(?:start|begin|resum|continu)\w* (?:the )?train|\A\W*(?:model )?training\W*\Z", re.IGNORECASE
 )
-_HINT = re.compile(
-    r"(?i:sav|wrote|eval|valid|sanity|testing|inference|compil|train|engine|loss for|epochs? completed|exiting|finish"
-    r"|reached|early stop|done|complete|bye|num_updates|summary|synced|img/sec|destroyed|graph|extension|ninja|autotune)"
-    r"|Traceback|Error|CANCELLED|Killed|core dumped"
+_HINTS = (
+    *(
+        "sav",
+        "wrote",
+        "eval",
+        "valid",
+        "sanity",
+        "testing",
+        "inference",
+        "compil",
+        "train",
+        "engine run",
+        "loss for",
+    ),
+    *(
+        "epochs completed",
+        "exiting",
+        "finish",
+        "reached",
+        "early stop",
+        "done",
+        "complete",
+        "bye",
+        "num_updates",
+    ),
+    *(
+        "summary",
+        "synced",
+        "img/sec",
+        "destroyed",
+        "graph",
+        "extension",
+        "ninja",
+        "autotune",
+        "traceback",
+        "error",
+    ),
+    *("cancelled", "killed", "core dumped", "total", "max", "number of", "steps"),
 )
 
 
 def interesting(text: str) -> bool:
     """Whether any of the phrases may be in the text: one quick look for the many records that have none."""
-    return _HINT.search(text) is not None
+    lowered = text.lower()
+    return any(hint in lowered for hint in _HINTS)
 
 
 def said(text: str) -> Phase | None:

@@ -35,6 +35,7 @@ class Reading:
     unstarted: bool = False  # a bar drawn before its first iteration
     why: str = ""  # why it does not count, for people
     epochs: int | None = None  # the run has so many
+    tail: str = ""  # what else was written behind a bar
 
 
 _NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?%?", re.IGNORECASE)

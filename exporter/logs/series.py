@@ -72,14 +72,23 @@ class Chooser:
         self._strong_last: int | None = None
         self._strong_records = 0
         self._started = 0
+        self._stale = True
+        self._accepted: frozenset[str] = frozenset()
+        self._seen = 0
 
     @property
     def series(self) -> tuple[Series, ...]:
         return tuple(self._series.values())
 
+    def get(self, key: str) -> Series | None:
+        return self._series.get(key)
+
     def observe(self, reading: Reading, record: int, *, evaluating: bool, closed: bool) -> Series:
         """Take a reading that may be training's into its series."""
         one = self._series.get(reading.series)
+        self._seen += 1
+        if one is None or self._seen < 64 or not self._seen % 16:
+            self._stale = True
         if one is None:
             one = self._series[reading.series] = Series(
                 reading.series, reading.form, reading.strong, reading.named, reading.total, self._started
@@ -144,13 +153,32 @@ class Chooser:
 
     def _finish_cycle(self, one: Series) -> None:
         one.cycles += 1
+        self._stale = True
         for key, mark in one.marks.items():
             outer = self._series.get(key)
             if outer is not None and outer.last == mark and (outer.total is None or mark < outer.total):
                 one.inside[key] = one.inside.get(key, 0) + 1
 
-    def accepted(self) -> set[str]:
+    def skim(self, one: Series, last: int, records: int, record: int) -> None:
+        """Many records of a known series at once."""
+        if one.last is not None and last > one.last:
+            one.advances += 1
+        one.last = last
+        one.count += records
+        one.last_record = one.last_number_record = record
+        one.outside_evaluation += records
+        if one.strong and one.form in (Form.KEYED, Form.METRICS):
+            self._strong_records += records
+            self._strong_last = last
+
+    def accepted(self) -> frozenset[str]:
         """Keys of the series that count as training's, by all that was seen so far."""
+        if self._stale:
+            self._accepted = frozenset(self._choose())
+            self._stale = False
+        return self._accepted
+
+    def _choose(self) -> set[str]:
         keyed = {
             one.key
             for one in self._series.values()

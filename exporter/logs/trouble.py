@@ -29,13 +29,27 @@ _KINDS = (
     ("exception", r"^\s*(?:\w+\.)*\w+(?:Error|Exception)(?::|$)"),
 )
 _COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
-_HINT = re.compile(
-    r"(?i:error|exception|watchdog|timeout|desync|abort|memory|oom|xid|traceback|fail|mismatch|killed|signal|root cause|fallen|nccl warn)"
+_HINTS = (
+    *(
+        "error",
+        "exception",
+        "watchdog",
+        "timeout",
+        "desync",
+        "abort",
+        "memory",
+        "oom",
+        "xid",
+        "traceback",
+        "fail",
+    ),
+    *("mismatch", "killed", "signal", "root cause", "fallen", "nccl warn", "assert"),
 )
 
 
 def kind(text: str) -> str | None:
     """The kind of trouble that a record tells of; None where it tells of none."""
-    if _HINT.search(text) is None:
+    lowered = text.lower()
+    if not any(hint in lowered for hint in _HINTS):
         return None
     return next((name for name, pattern in _COMPILED if pattern.search(text)), None)

@@ -1,12 +1,13 @@
 """What words around a number say: which names count iterations, and which text is about something else.
 
-The vocabularies are those of the training frameworks' own messages; they are matched as whole words, with
-underscores, digits and camel case as borders.
+The vocabularies are those of the training frameworks' own messages. Texts are looked at word by word, with
+underscores, digits and camel case as borders; what a word says is remembered, as logs use few.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from functools import lru_cache
 
@@ -31,6 +32,14 @@ class Counter(StrEnum):
 
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def words(text: str) -> Iterator[str]:
+    """The words of a text, in lower case."""
+    for match in _WORD.finditer(text):
+        yield match[0].lower()
+
+
 _SINGULAR = {
     "step",
     "iter",
@@ -80,13 +89,13 @@ _LIMIT = {"max", "maximum", "total", "num", "n", "target", "planned"}
 
 @lru_cache(maxsize=4096)
 def counter(name: str) -> Counter | None:
-    """What a name such as `global_step`, `train/numUpdates` or `max_iters` counts; None where it counts no training."""
-    words = [word.lower() for word in _WORD.findall(name)]
-    if not words:
+    """What a name such as `global_step` or `max_iters` counts; None where it counts no training."""
+    parts = list(words(name))
+    if not parts:
         return None
-    if words[-1] in _INDEX and len(words) > 1 and words[-2] in _SINGULAR:
-        words.pop()
-    last, others = words[-1], set(words[:-1])
+    if parts[-1] in _INDEX and len(parts) > 1 and parts[-2] in _SINGULAR:
+        parts.pop()
+    last, others = parts[-1], set(parts[:-1])
     if last in ("epoch", "epochs", "ep"):
         if others & _LIMIT:
             return None
@@ -106,148 +115,73 @@ def counter(name: str) -> Counter | None:
     return None
 
 
-def _words(*stems: str) -> str:
-    return r"(?<![A-Za-z])(?:" + "|".join(stems) + r")(?![a-z])"
-
-
 _TOPICS = (
     (
         Topic.CHECKPOINT,
-        _words(
-            r"check-?point\w*",
-            "ckpts?",
-            "sav(?:e[sd]?|ing)",
-            "load(?:s|ed|ing)?",
-            r"restor\w+",
-            "writ(?:e|es|ten|ing)",
-            "shards?",
-            r"upload\w*",
-            r"dump\w*",
-            r"snapshot\w*",
-            r"serializ\w+",
-        ),
+        r"check-?points?|checkpointing|ckpts?|sav(?:e[sd]?|ing)|load(?:s|ed|ing)?|restor\w+|writ(?:es?|ten|ing)|shards?"
+        r"|upload\w*|dump\w*|snapshot\w*|serializ\w+",
     ),
     (
         Topic.EVALUATION,
-        _words(
-            r"eval(?:s|uat\w+|uation)?",
-            r"vali?(?:d|dat\w+)?",
-            "test(?:s|ed|ing|set)?",
-            "dev",
-            r"infer(?:ence|ring|red)?",
-            r"predict\w*",
-            "sanity",
-            "benchmarks?",
-            "scor(?:e|ed|ing)",
-        ),
+        r"evals?|evaluat\w+|evaluation|vali?|valid|validat\w+|test(?:s|ed|ing|set)?|dev|infer(?:ence|ring|red)?|predict\w*"
+        r"|sanity|benchmarks?|scor(?:ed|ing)",
     ),
     (
         Topic.COMPILATION,
-        _words(
-            r"compil\w+",
-            "warm(?:ing)?[ _-]?up",
-            r"autotun\w*",
-            "captur(?:e|ed|es|ing)",
-            "building?",
-            "built",
-            r"trac(?:e|ed|ing)",
-            r"jitt?\w*",
-            r"linking",
-        ),
+        r"compil\w+|warm|warming|warm-?up|autotun\w*|captur(?:e[sd]?|ing)|building|built|trac(?:ed|ing)|jit\w*|linking",
     ),
     (
         Topic.DATA,
-        _words(
-            r"download\w*",
-            r"tokeni[sz]\w*",
-            r"pre-?process\w*",
-            "process(?:ed|ing)",
-            "mapp?(?:ing|ed)?",
-            r"filter\w*",
-            r"generat\w+",
-            "grouping",
-            "pack(?:ing|ed)",
-            r"extract\w*",
-            r"shuffl\w*",
-            "scann?(?:ing|ed)?",
-            r"index(?:ing|ed)",
-            r"cach(?:ed|ing)",
-            r"resolv\w+",
-            r"fetch\w*",
-            r"prepar\w+",
-            r"collect\w*",
-            r"collat\w+",
-            r"merg\w+",
-            r"convert\w*",
-            r"encod\w+",
-            "creating",
-            "reading",
-            "parsing",
-            "adding",
-            r"unpack\w*",
-            r"flatten\w*",
-            "casting",
-            "computing",
-            r"verif\w+",
-            r"calibrat\w+",
-            r"quanti[sz]\w+",
-            "pruning",
-            "sampling",
-            r"rollouts?",
-            r"\w*experience",
-            "num_proc",
-            "copying",
-            "deleting",
-            r"install\w*",
-            r"pull(?:ing|ed)",
-            r"import\w*",
-            r"export\w*",
-            "prompts?",
-            "requests?",
-            "files",
-            "images?",
-            "class",
-            "decod(?:e|ed|ing)",
-            r"analy[sz]\w+",
-            "hashing",
-            "splitting",
-            "estimating",
-            "clustering",
-            "embedding texts",
-            "featuri[sz]ing",
-            "initiali[sz]ing",
-            "setting",
-        ),
+        r"download\w*|tokeni[sz]\w*|preprocess\w*|process(?:ed|ing)|map(?:ping|ped)?|filter\w*|generat\w+|grouping"
+        r"|pack(?:ing|ed)|extract\w*|shuffl\w*|scann?(?:ing|ed)?|index(?:ing|ed)|cach(?:ed|ing)|resolv\w+|fetch\w*"
+        r"|prepar\w+|collect\w*|collat\w+|merg\w+|convert\w*|encod\w+|creating|reading|parsing|adding|unpack\w*"
+        r"|flatten\w*|casting|comput(?:ed|ing)|verif\w+|calibrat\w+|quanti[sz]\w+|pruning|sampling|rollouts?|\w*experience"
+        r"|proc|copying|deleting|install\w*|pull(?:ing|ed)|import\w*|export\w*|prompts?|requests?|files?|images?|class"
+        r"|decod(?:ed?|ing)|analy[sz]\w+|hashing|splitting|estimating|clustering|featuri[sz]ing|initiali[sz]ing|setting"
+        r"|receiv\w+|counting|layers?|rendering|simulat\w+|searching|crawling|cleaning|dedup\w*|embedding",
     ),
 )
-_TOPIC = {topic: re.compile(pattern, re.IGNORECASE) for topic, pattern in _TOPICS}
-_ANY_TOPIC = re.compile("|".join(f"(?:{pattern})" for _, pattern in _TOPICS), re.IGNORECASE)
+_TOPIC_OF_WORD = tuple((topic, re.compile(pattern)) for topic, pattern in _TOPICS)
 
-_MENTION = re.compile(
-    r"(?<![A-Za-z])(?:at|from|after|for|to|every|until|till|by|of|on|than|since|before|per|next|best|last|first|final|skip\w*"
-    r"|resum\w*|start\w*|begin\w*|will|improvement|patience|heart-?beat\w*|watchdog|median|mean|avg|average|slow\w*|stuck"
-    r"|wait\w*|remaining|estimated|expected|schedul\w*|min|max|num|total|size|fps|nan|skipped|interval|limit|reach\w*"
-    r"|warm-?up|save|stop\w*|error|exception|fail\w*|rais\w*|in|with|over|during|between|via|about|only|each|all|initial)"
-    r"\W*\Z",
-    re.IGNORECASE,
-)
-_ALARM = re.compile(
-    r"(?i:(?<![a-z])(?:heart-?beat\w*|watchdog|traceback)(?![a-z]))|\b[A-Z]\w+(?:Error|Exception)\b"
-)
-_OLD = re.compile(_words("best", "worst", "previous", r"resum\w+", "patience", r"improv\w+"), re.IGNORECASE)
+
+@lru_cache(maxsize=16384)
+def _topic_of(word: str) -> Topic | None:
+    return next((topic for topic, pattern in _TOPIC_OF_WORD if pattern.fullmatch(word)), None)
 
 
 def topic(text: str) -> Topic | None:
     """What a piece of text is about, by its first telling word; None where it may well be training."""
-    if _ANY_TOPIC.search(text) is None:
-        return None
-    found = [(match.start(), one) for one, pattern in _TOPIC.items() if (match := pattern.search(text))]
-    return min(found)[1] if found else None
+    for word in words(text):
+        found = _topic_of(word)
+        if found is not None:
+            return found
+    return None
+
+
+_MENTIONING = re.compile(
+    r"at|from|after|for|to|every|until|till|by|of|on|than|since|before|per|next|best|last|first|final|skip\w*|resum\w*"
+    r"|start\w*|begin\w*|will|improvement|patience|heart-?beats?|watchdog|median|mean|avg|average|slow\w*|stuck|wait\w*"
+    r"|remaining|estimated|expected|schedul\w*|min|max|num|total|size|fps|nan|skipped|interval|limit|reach\w*|warm-?up|save"
+    r"|stop\w*|error|exception|fail\w*|rais\w*|in|with|over|during|between|via|about|only|each|all|initial"
+)
+_OLD = re.compile(r"best|worst|previous|resum\w+|patience|improv\w+")
+_ALARM = re.compile(r"[Hh]eart-?[Bb]eat|[Ww]atchdog|Traceback|\b[A-Z]\w+(?:Error|Exception)\b")
+
+
+@lru_cache(maxsize=16384)
+def _mentions(word: str) -> bool:
+    return _MENTIONING.fullmatch(word) is not None
+
+
+@lru_cache(maxsize=16384)
+def _is_old(word: str) -> bool:
+    return _OLD.fullmatch(word) is not None
 
 
 def is_mention(before: str) -> bool:
-    """Whether the words right before a counter make it a mention in a sentence (`saved at iteration 5`)."""
-    return _MENTION.search(before[-24:]) is not None or _OLD.search(before) is not None
+    """Whether the words before a counter make it a mention in a sentence (`saved at iteration 5`, `best: step 5`)."""
+    found = list(words(before))
+    return bool(found) and (_mentions(found[-1]) or any(map(_is_old, found)))
 
 
 def is_alarm(text: str) -> bool:
@@ -256,20 +190,15 @@ def is_alarm(text: str) -> bool:
 
 
 _TRAINING = re.compile(
-    _words(
-        "train(?:ing|er)?",
-        "fine-?tun(?:e|ing)",
-        "steps?",
-        "iter(?:ation)?s?",
-        "epochs?",
-        "progress",
-        "optimi[sz]\\w+",
-        "learning",
-    ),
-    re.IGNORECASE,
+    r"train(?:ing|er)?|fine|finetun(?:e|ing)|tuning|steps?|iter(?:ation)?s?|epochs?|progress|optimi[sz]\w+|learning|batch(?:es)?"
 )
+
+
+@lru_cache(maxsize=4096)
+def _trains(word: str) -> bool:
+    return _TRAINING.fullmatch(word) is not None
 
 
 def is_training(text: str) -> bool:
     """Whether a bar's description names training."""
-    return _TRAINING.search(text) is not None
+    return any(map(_trains, words(text)))
