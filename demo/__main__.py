@@ -109,7 +109,6 @@ def _show(chain: Chain, scenario: Scenario, *, once: bool) -> int:
     while True:
         chain.check()
         watch.look()
-        watch.verdict()
         time.sleep(1)
 
 

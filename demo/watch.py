@@ -30,6 +30,7 @@ class Watch:
         self._began = time.monotonic()
         self._said: dict[str, str] = {}
         self._next_age = 0.0
+        self.found: Verdict | None = None
         self.passed_limit_at: float | None = None  # monotonic seconds when age was first seen above the limit
 
     def line(self, text: str) -> None:
@@ -40,6 +41,7 @@ class Watch:
         try:
             self._look_at_log()
             self._look_at_alerts()
+            self.found = self.verdict()
         except OSError as error:
             self._once("problem", f"{error}")
 
@@ -52,23 +54,19 @@ class Watch:
         while time.monotonic() < stop_at:
             self._chain.check()
             self.look()
-            verdict = self.verdict()
-            if verdict is not None:
-                return verdict
+            if self.found is not None:
+                return self.found
             time.sleep(0.3)
         return None
 
     def verdict(self) -> Verdict | None:
-        """The newest finished capture of the job, as the snapshotter serves it."""
+        """The newest finished capture of the job that has a report. Raises OSError."""
         base = self._chain.snapshotter_url
-        try:
-            captures = get_json(f"{base}/api/v1/captures?job_id={self._job_id}")["captures"]
-        except OSError:
-            return None
+        captures = get_json(f"{base}/api/v1/captures?job_id={self._job_id}")["captures"]
         for capture in captures:
             name = f"capture {capture['capture_id']}"
             self._once(name, f"{name} is {capture['state']}")
-        done = [capture for capture in captures if capture["state"] == "done"]
+        done = [capture for capture in captures if capture["verdict"] is not None]
         if not done:
             return None
         report = get_json(f"{base}/api/v1/captures/{done[0]['capture_id']}/report")
