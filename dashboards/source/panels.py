@@ -288,7 +288,7 @@ def table(
         size=size,
         options={
             "cellHeight": "sm",
-            "footer": {"show": False, "reducer": ["sum"], "countRows": False, "fields": ""},
+            "footer": {"show": False, "reducer": ["sum"], "countRows": False, "fields": []},
             "frameIndex": 0,
             "showHeader": True,
             "sortBy": [{"displayName": sort[0], "desc": sort[1]}] if sort else [],
@@ -327,7 +327,6 @@ def datasource_variable() -> Json:
         "multi": False,
         "includeAll": False,
         "options": [],
-        "current": {},
     }
 
 
@@ -348,10 +347,10 @@ def query_variable(
         "multi": multi,
         "includeAll": multi,
         "options": [],
-        "current": {"text": "All", "value": "$__all"} if multi else {},
     }
     if multi:
         variable["allValue"] = ".+"
+        variable["current"] = {"text": "All", "value": "$__all"}
     return variable
 
 
