@@ -50,6 +50,7 @@ class _Foreign:
     name: str
     python: bool
     miss: str | None = None
+    denied: bool = False  # its environment is not ours to read
     command_line: tuple[str, ...] = ()
 
 
@@ -60,6 +61,7 @@ class Look:
     candidates: dict[int, Candidate] = field(default_factory=dict)
     facts: dict[int, Facts] = field(default_factory=dict)
     misses: list[tuple[int, tuple[str, ...], str]] = field(default_factory=list)  # pid, command line, reason
+    denied: int = 0  # Python processes whose environment is not ours to read
     changed: bool = True
 
 
@@ -87,12 +89,26 @@ class CandidateReader:
         return replace(self._last, changed=changed)
 
     def _drop_gone(self, entries: Mapping[int, int]) -> bool:
-        gone = [pid for pid, one in self._known.items() if pid not in entries]
+        gone = [pid for pid, one in self._known.items() if not self._same(pid, one, entries.get(pid))]
         for pid in gone:
             self._known.pop(pid).file.close()
         for pid in [pid for pid, one in self._foreign.items() if entries.get(pid) != one.inode]:
             del self._foreign[pid]
         return bool(gone)
+
+    def _same(self, pid: int, known: _Known, inode: int | None) -> bool:
+        """Whether the entry is that of the process we know; its inode may change while it lives."""
+        if inode is None or inode == known.inode:
+            return inode is not None
+        stat, file = self._procfs.stat(pid), self._procfs.open_stat(pid, pid)
+        if isinstance(file, Unreadable):
+            return False
+        if isinstance(stat, Unreadable) or stat.start_ticks != known.candidate.id.start_ticks:
+            file.close()
+            return False
+        known.file.close()
+        known.file, known.inode = file, inode
+        return True
 
     def _refresh(self, now: float) -> bool:
         """Read again what may change about the candidates."""
@@ -237,6 +253,7 @@ class CandidateReader:
         claim = None
         if isinstance(environ, Unreadable):
             if python and not launcher:
+                foreign.denied = environ is Unreadable.DENIED
                 foreign.miss = (
                     f"its environment cannot be read ({environ.value}): needs its user or CAP_SYS_PTRACE"
                 )
@@ -317,6 +334,7 @@ class CandidateReader:
         for pid, foreign in self._foreign.items():
             if foreign.miss is not None:
                 look.misses.append((pid, foreign.command_line, foreign.miss))
+            look.denied += foreign.denied
         return look
 
     def _ancestors(self, pid: int, parents: dict[int, int]) -> Iterator[int]:

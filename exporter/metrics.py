@@ -64,7 +64,7 @@ TABLE: tuple[Spec, ...] = (
         "hangscope_exporter_config_last_reload_successful",
         "gauge",
         (),
-        "1 where the configuration was read without error the last time, 0 where the one before stays in force.",
+        "1 where the last reading of the configuration succeeded, 0 where the one before stays in force.",
     ),
     Spec(
         "hangscope_exporter_config_last_reload_success_timestamp_seconds",

@@ -11,6 +11,8 @@ lock of the target's memory map: of a process stuck in a page fault they may nev
 from __future__ import annotations
 
 import os
+import resource
+import threading
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -52,39 +54,63 @@ class Unreadable(Enum):
 
 
 class StatFile:
-    """/proc/PID/task/TID/stat kept open: it stays that of the very thread, and reading it again is cheap."""
+    """/proc/PID/task/TID/stat to be read many times.
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    As long as not too many are, it is kept open: then it stays that of the very thread, and reading it again
+    costs a fifth. Beyond that it is opened each time.
+    """
+
+    def __init__(self, path: str, slots: threading.BoundedSemaphore) -> None:
+        """Raises OSError where it cannot be opened."""
+        self._path = path
+        self._slots = slots
+        self._descriptor: int | None = None
+        if slots.acquire(blocking=False):
+            try:
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                slots.release()
+                raise
 
     def read(self) -> Stat | None:
         """What it says now; None once the thread has ended."""
         try:
-            return procparse.stat(os.pread(self._descriptor, 4096, 0))
+            return procparse.stat(self._data())
         except (OSError, ValueError):
             return None
 
     def state(self) -> str | None:
         """The letter of the state alone, at a third of the price; None once the thread has ended."""
         try:
-            data = os.pread(self._descriptor, 4096, 0)
+            data = self._data()
         except OSError:
             return None
         after = data.rfind(b")") + 2
         return chr(data[after]) if 2 < after < len(data) else None
 
     def head(self) -> tuple[str, str, int] | None:
-        """Name, state and parent alone, at a third of the price; None once the thread has ended."""
+        """Name, state and parent alone; None once the thread has ended."""
         try:
-            data = os.pread(self._descriptor, 4096, 0)
-            name, _, rest = data.rpartition(b")")
+            name, _, rest = self._data().rpartition(b")")
             state, ppid = rest.split(None, 2)[:2]
             return name.partition(b"(")[2].decode("utf-8", "replace"), chr(state[0]), int(ppid)
         except (OSError, ValueError):
             return None
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+            self._slots.release()
+
+    def _data(self) -> bytes:
+        if self._descriptor is not None:
+            return os.pread(self._descriptor, 4096, 0)
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, 4096)
+        finally:
+            os.close(descriptor)
 
 
 class ProcFS:
@@ -99,11 +125,16 @@ class ProcFS:
         *,
         cgroup_root: Path = Path("/sys/fs/cgroup"),
         ticks: int | None = None,
+        keep_open: int | None = None,
     ) -> None:
+        """`keep_open`: StatFiles kept open at most; by default half of what this process may open."""
         self.root = root
         self.cgroup_root = cgroup_root
         self.ticks = ticks or os.sysconf("SC_CLK_TCK")
         self._root = str(root)
+        if keep_open is None:
+            keep_open = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        self._slots = threading.BoundedSemaphore(min(keep_open, 1 << 16))
 
     def entries(self) -> Iterator[tuple[int, int]]:
         """(pid, inode number) of every process.
@@ -134,7 +165,7 @@ class ProcFS:
     def open_stat(self, pid: int, tid: int) -> StatFile | Unreadable:
         """The stat of one thread, to be read many times."""
         try:
-            return StatFile(os.open(f"{self._root}/{pid}/task/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC))
+            return StatFile(f"{self._root}/{pid}/task/{tid}/stat", self._slots)
         except OSError as error:
             return self._reason(error, pid)
 

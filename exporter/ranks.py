@@ -59,6 +59,7 @@ class Scan:
     near_misses: tuple[NearMiss, ...] = ()
     jobs: tuple[Job, ...] = ()
     dropped: int = 0  # processes beyond what a node may show
+    denied: int = 0  # Python processes whose environment is not ours to read: ranks may be among them
 
 
 MOST_PROCESSES = 4096
@@ -131,6 +132,7 @@ class RankFinder:
             near_misses=tuple(sorted(misses, key=lambda one: one.pid)[:MOST_PROCESSES]),
             jobs=self._expected.jobs(kept, placement.conflicts),
             dropped=dropped,
+            denied=look.denied,
         )
 
     def _process(self, one: Placed, look: Look) -> TrainingProcess:

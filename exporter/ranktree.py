@@ -48,7 +48,7 @@ class RankTree:
         """The topmost process of each claim."""
         claims: dict[int, Claim] = {}
         for pid, one in candidates.items():
-            if one.claim is None or one.claim.rank is None or not may_train(one):
+            if one.claim is None or one.claim.rank is None or not may_train(one) or one.id in self._helpers:
                 continue
             if one.claim.weak and not one.threads:
                 refused[pid] = "is the only task of a Slurm job and shows no thread of torch"
@@ -76,6 +76,8 @@ class RankTree:
         launcher = _launcher(candidates, one)
         parent = python_parent(candidates, one)
         starter = launcher or (parent if claim.launcher in ("spawn", "lightning") else None)
+        if claim.launcher == "lightning" and starter is None:
+            starter = one
         size = claim.local_world_size
         return Placed(
             id=one.id,

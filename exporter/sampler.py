@@ -1,21 +1,24 @@
 """What the training processes wait for and how far they get, read in the background.
 
 States are sampled at every poll (each second), over all threads; the counters, which cost more, every few
-polls. Everything is summed per job, rank and role. The sums never fall while the job lives here, although its
-DataLoader workers come and go: they are sums of what was seen to grow.
+polls, a part of the processes each time. All is summed per job, rank and role. The sums never fall while the
+job lives here, although its DataLoader workers come and go: they are sums of what was seen to grow.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from exporter import counters
 from exporter.procfs import Pressure, ProcFS, StatFile, Unreadable
 from exporter.ranks import ProcessId, Scan, TrainingProcess
 
 GroupKey = tuple[str, int | None, str]  # job, rank, role
-_RESOURCES = ("io", "memory", "cpu")
+THREADS_PER_POLL = 500
+"""Threads besides the main ones read in one poll; of more, each keeps its state until its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class _Watched:
     main: _Thread
     threads: dict[int, _Thread] = field(default_factory=dict)  # all but the main one
     totals: dict[str, float] = field(default_factory=dict)  # by name of Totals' fields, at the last reading
+    counted_at: float = float("-inf")
+    missing: list[tuple[str, str]] = field(default_factory=list)  # file, reason
     since: dict[str, float] = field(default_factory=dict)  # state D or T: when it began
     blocked: Blocked | None = None
 
@@ -109,7 +114,7 @@ class ProcessSampler:
         procfs: ProcFS,
         scan: Callable[[], Scan],
         *,
-        counters_every: float = 10.0,
+        counters_every: float = 15.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._procfs = procfs
@@ -119,23 +124,38 @@ class ProcessSampler:
         self._watched: dict[ProcessId, _Watched] = {}
         self._sums: dict[GroupKey, _Sum] = {}
         self._polled_at: float | None = None
-        self._counted_at = float("-inf")
-        self._counted = Snapshot(now(), scan())  # of which the slow part is kept between countings
-        self.latest = self._counted
+        self._node_read_at = float("-inf")
+        self._turn = 0
+        self.latest = Snapshot(now(), scan())
 
     def poll(self) -> None:
-        """Sample the states; read the counters where they are due; publish."""
+        """Sample the states; read the counters of those that are due; publish."""
         now = self._now()
         scan = self._scan()
         self._follow(scan)
         elapsed = 0.0 if self._polled_at is None else max(0.0, now - self._polled_at)
         self._polled_at = now
+        self._sample_threads()
         for one in list(self._watched.values()):
             self._sample(one, now, elapsed)
-        if now - self._counted_at >= self._counters_every:
-            self._counted_at = now
-            self._counted = self._count(scan)
-        self.latest = replace(self._counted, taken_at=now, scan=scan, groups=tuple(self._groups(now)))
+        if now - self._node_read_at >= self._counters_every:
+            self._node_read_at = now
+            self.latest = self._read_node(now, scan)
+        for one in self._due(now, elapsed):
+            self._count(one, now)
+        missing: dict[tuple[str, str], int] = {}
+        for one in self._watched.values():
+            for key in one.missing:
+                missing[key] = missing.get(key, 0) + 1
+        if scan.denied:
+            missing["environ", Unreadable.DENIED.value] = scan.denied
+        self.latest = replace(
+            self.latest,
+            taken_at=now,
+            scan=scan,
+            groups=tuple(self._groups(now)),
+            unreadable=tuple((name, why, n) for (name, why), n in sorted(missing.items())),
+        )
 
     def _follow(self, scan: Scan) -> None:
         """Watch what the scan found, and no longer what it did not."""
@@ -157,54 +177,65 @@ class ProcessSampler:
         jobs = {one.job_id for one in scan.processes}
         self._sums = {key: one for key, one in self._sums.items() if key[0] in jobs}
 
+    def _sample_threads(self) -> None:
+        """Read the state of the threads whose turn it is."""
+        threads = [(one, tid) for one in self._watched.values() for tid in one.threads]
+        if self._turn >= len(threads):
+            self._turn = 0
+        turn = (threads + threads)[self._turn : self._turn + min(THREADS_PER_POLL, len(threads))]
+        self._turn += len(turn)
+        for one, tid in turn:
+            state = one.threads[tid].file.state()
+            if state is None:
+                one.threads.pop(tid).file.close()
+            else:
+                one.threads[tid].state = state
+
     def _sample(self, one: _Watched, now: float, elapsed: float) -> None:
         state = one.main.file.state()
         if state is None or state in "ZX":
             self._watched.pop(one.process.id).close()
             return
         one.main.state = state
-        for tid, thread in list(one.threads.items()):
-            state = thread.file.state()
-            if state is None:
-                one.threads.pop(tid).file.close()
-            else:
-                thread.state = state
-        states = {one.main.state, *(thread.state for thread in one.threads.values())}
+        states = {state, *(thread.state for thread in one.threads.values())}
         sums = self._sums.setdefault(_key(one.process), _Sum())
         for letter, now_in in (("D", "D" in states), ("T", not states.isdisjoint("Tt"))):
             if not now_in:
                 one.since.pop(letter, None)
                 continue
-            if (
-                letter in one.since
-            ):  # in it at the last sample as well, so all the time between, as far as we saw
-                sums.in_state[letter] += elapsed
+            sums.in_state[letter] += elapsed  # each sample stands for the time since the one before
             one.since.setdefault(letter, now)
 
-    def _count(self, scan: Scan) -> Snapshot:
-        delay_accounting = self._procfs.delay_accounting()
-        unreadable: dict[tuple[str, str], int] = {}
-        for one in self._watched.values():
-            self._threads(one)
-            totals, missing = self._counters(one, delay_accounting)
-            for name, reason in missing:
-                if reason is not Unreadable.GONE:
-                    unreadable[name, reason.value] = unreadable.get((name, reason.value), 0) + 1
-            switches = totals.get("switches")
-            ran = switches is None or switches != one.totals.get("switches")
-            one.blocked = None if ran or one.main.state == "R" else self._blocked(one)
-            sums = self._sums.setdefault(_key(one.process), _Sum())
-            for name, value in totals.items():
-                grown = max(0.0, value - one.totals.get(name, 0.0))
-                sums.totals[name] = sums.totals.get(name, 0.0) + grown
-            one.totals |= totals
+    def _due(self, now: float, elapsed: float) -> list[_Watched]:
+        """Those never counted, and of those whose turn it is again an equal share of all at each poll."""
+        due = [one for one in self._watched.values() if not 0 <= now - one.counted_at < self._counters_every]
+        new = [one for one in due if one.counted_at == float("-inf")]
+        old = [one for one in due if one.counted_at != float("-inf")]
+        share = math.ceil(len(self._watched) * min(1.0, elapsed / self._counters_every))
+        return new + sorted(old, key=lambda one: one.counted_at)[:share]
+
+    def _count(self, one: _Watched, now: float) -> None:
+        one.counted_at = now
+        self._threads(one)
+        totals, one.missing = counters.read(self._procfs, one.process.id.pid)
+        if (waited := self._io_wait(one)) is not None:
+            totals["io_wait_seconds"] = waited
+        switches = totals.get("switches")
+        ran = switches is None or switches != one.totals.get("switches")
+        one.blocked = None if ran or one.main.state == "R" else self._blocked(one)
+        sums = self._sums.setdefault(_key(one.process), _Sum())
+        for name, value in totals.items():
+            grown = max(0.0, value - one.totals.get(name, 0.0))
+            sums.totals[name] = sums.totals.get(name, 0.0) + grown
+        one.totals |= totals
+
+    def _read_node(self, now: float, scan: Scan) -> Snapshot:
         return Snapshot(
-            taken_at=self._now(),
+            taken_at=now,
             scan=scan,
-            unreadable=tuple((name, why, n) for (name, why), n in sorted(unreadable.items())),
-            delay_accounting=delay_accounting,
-            node_pressure=tuple(self._node_pressure()),
-            job_pressure=tuple(self._job_pressure()),
+            delay_accounting=self._procfs.delay_accounting(),
+            node_pressure=tuple(counters.node_pressure(self._procfs)),
+            job_pressure=tuple(counters.job_pressure(self._procfs, scan.processes)),
         )
 
     def _threads(self, one: _Watched) -> None:
@@ -217,68 +248,22 @@ class ProcessSampler:
                 if not isinstance(file, Unreadable):
                     one.threads[tid] = _Thread(file)
 
-    def _counters(
-        self, one: _Watched, delay_accounting: bool | None
-    ) -> tuple[dict[str, float], list[tuple[str, Unreadable]]]:
-        pid = one.process.id.pid
-        totals: dict[str, float] = {}
-        missing: list[tuple[str, Unreadable]] = []
-        stat, status, io = self._procfs.stat(pid), self._procfs.status(pid), self._procfs.io(pid)
-        if isinstance(stat, Unreadable):
-            missing.append(("stat", stat))
-        else:
-            totals["cpu_seconds"] = (stat.utime + stat.stime) / self._procfs.ticks
-        if isinstance(status, Unreadable):
-            missing.append(("status", status))
-        elif status.voluntary_switches is not None and status.involuntary_switches is not None:
-            totals["switches"] = status.voluntary_switches + status.involuntary_switches
-            totals["involuntary_switches"] = status.involuntary_switches
-        if isinstance(io, Unreadable):
-            missing.append(("io", io))
-        else:
-            totals |= {
-                "read_bytes": io.read_bytes,
-                "write_bytes": io.write_bytes,
-                "rchar": io.rchar,
-                "wchar": io.wchar,
-            }
-        if delay_accounting:
-            totals["io_wait_seconds"] = self._io_wait(one)
-        return totals, missing
-
-    def _io_wait(self, one: _Watched) -> float:
-        """Seconds that all threads waited for block I/O, those included that have ended since."""
+    def _io_wait(self, one: _Watched) -> float | None:
+        """Seconds that all threads, ended ones included, waited for block I/O; None: not accounted."""
+        if self.latest.delay_accounting is False:
+            return None
         waited = one.totals.get("io_wait_seconds", 0.0)
         for thread in (one.main, *one.threads.values()):
             stat = thread.file.read()
             if stat is not None and stat.delayacct_blkio_ticks is not None:
                 waited += max(0, stat.delayacct_blkio_ticks - thread.delay_ticks) / self._procfs.ticks
                 thread.delay_ticks = stat.delayacct_blkio_ticks
-        return waited
+        # A kernel without the switch (before 5.14) may have been built without the accounting.
+        return waited if waited or self.latest.delay_accounting else None
 
     def _blocked(self, one: _Watched) -> Blocked:
         wchan = self._procfs.wchan(one.process.id.pid)
         return Blocked(one.main.state, wchan if isinstance(wchan, str) else "")
-
-    def _node_pressure(self) -> Iterator[tuple[str, str, Pressure]]:
-        for resource in _RESOURCES:
-            found = self._procfs.pressure(resource)
-            if not isinstance(found, Unreadable):
-                yield from ((resource, stalled, one) for stalled, one in found.items())
-
-    def _job_pressure(self) -> Iterator[tuple[str, str, str, Pressure]]:
-        """The worst cgroup of each job."""
-        worst: dict[tuple[str, str, str], Pressure] = {}
-        for one in self._watched.values():
-            if one.process.role != "trainer":
-                continue
-            for resource in _RESOURCES:
-                found = self._procfs.cgroup_pressure(one.process.id.pid, resource)
-                for stalled, pressure in ({} if isinstance(found, Unreadable) else found).items():
-                    key = (one.process.job_id, resource, stalled)
-                    if key not in worst or pressure.total_seconds > worst[key].total_seconds:
-                        worst[key] = pressure
-        yield from ((*key, pressure) for key, pressure in sorted(worst.items()))
 
     def _groups(self, now: float) -> Iterator[Group]:
         members: dict[GroupKey, list[_Watched]] = {key: [] for key in self._sums}

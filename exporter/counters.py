@@ -1,0 +1,64 @@
+"""Counters of one process and pressure of node and job, with the reason for what could not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from exporter.procfs import Pressure, ProcFS, Unreadable
+from exporter.ranks import TrainingProcess
+
+RESOURCES = ("io", "memory", "cpu")
+
+
+def read(procfs: ProcFS, pid: int) -> tuple[dict[str, float], list[tuple[str, str]]]:
+    """A process's counters since it started, by the names of sampler.Totals, and file and reason of each gap.
+
+    Seconds and bytes. Switches are those of the main thread. A process that has ended is no gap.
+    """
+    totals: dict[str, float] = {}
+    gaps: list[tuple[str, Unreadable]] = []
+    stat, status, io = procfs.stat(pid), procfs.status(pid), procfs.io(pid)
+    if isinstance(stat, Unreadable):
+        gaps.append(("stat", stat))
+    else:
+        totals["cpu_seconds"] = (stat.utime + stat.stime) / procfs.ticks
+    if isinstance(status, Unreadable):
+        gaps.append(("status", status))
+    elif status.voluntary_switches is not None and status.involuntary_switches is not None:
+        totals["switches"] = status.voluntary_switches + status.involuntary_switches
+        totals["involuntary_switches"] = status.involuntary_switches
+    if isinstance(io, Unreadable):
+        gaps.append(("io", io))
+    else:
+        totals |= {
+            "read_bytes": io.read_bytes,
+            "write_bytes": io.write_bytes,
+            "rchar": io.rchar,
+            "wchar": io.wchar,
+        }
+    return totals, [(name, why.value) for name, why in gaps if why is not Unreadable.GONE]
+
+
+def node_pressure(procfs: ProcFS) -> Iterator[tuple[str, str, Pressure]]:
+    """Resource, `some` or `full`, and how much the node's tasks stalled on it."""
+    for resource in RESOURCES:
+        found = procfs.pressure(resource)
+        if not isinstance(found, Unreadable):
+            yield from ((resource, stalled, one) for stalled, one in found.items())
+
+
+def job_pressure(
+    procfs: ProcFS, processes: Iterable[TrainingProcess]
+) -> Iterator[tuple[str, str, str, Pressure]]:
+    """The same of each job's worst control group; nothing where its ranks are in none of their own."""
+    worst: dict[tuple[str, str, str], Pressure] = {}
+    for one in processes:
+        if one.role != "trainer":
+            continue
+        for resource in RESOURCES:
+            found = procfs.cgroup_pressure(one.id.pid, resource)
+            for stalled, pressure in ({} if isinstance(found, Unreadable) else found).items():
+                key = (one.job_id, resource, stalled)
+                if key not in worst or pressure.total_seconds > worst[key].total_seconds:
+                    worst[key] = pressure
+    yield from ((*key, pressure) for key, pressure in sorted(worst.items()))
