@@ -101,7 +101,7 @@ class _Row:
     communicators: int = 0
     low: int = 0
     high: int = 0
-    gpus: set[Gpu] = field(default_factory=set)
+    gpus: set[int] = field(default_factory=set)
     bad: list[Communicator] = field(default_factory=list)
 
 
@@ -111,7 +111,9 @@ class Derivation:
     def __init__(self) -> None:
         self.not_understood: list[str] = []
         self._rows: dict[tuple[int, int, int, tuple[str, ...]], _Row] = {}
-        self._gpus: set[Gpu] = set()
+        self._gpus: dict[
+            Gpu, int
+        ] = {}  # each once, by number: an answer names them hundreds of thousands of times
         self._dead: set[Gpu] = set()
         self._missing: set[Gpu] = set()
         self._entries = 0
@@ -119,8 +121,11 @@ class Derivation:
         self._largest: RawCommunicator | None = None
 
     def add(self, raw: RawCommunicator) -> None:
-        gpus = {(rank.host, rank.pid, rank.cuda_dev, rank.nvml_dev) for rank in raw.ranks}
-        self._gpus |= gpus
+        known = self._gpus
+        gpus = {
+            known.setdefault((rank.host, rank.pid, rank.cuda_dev, rank.nvml_dev), len(known))
+            for rank in raw.ranks
+        }
         self._entries += len(raw.ranks) + len(raw.missing_ranks)
         self._read += 1
         if self._largest is None or raw.size > self._largest.size:
@@ -158,7 +163,7 @@ class Derivation:
             if missing.pid < 0:
                 continue
             gpu = (missing.host, missing.pid, missing.cuda_dev, missing.nvml_dev)
-            self._gpus.add(gpu)
+            self._gpus.setdefault(gpu, len(self._gpus))
             if missing.status.considered_dead:
                 self._dead.add(gpu)
             elif missing.status.unresponsive:
