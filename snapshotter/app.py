@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from werkzeug.exceptions import HTTPException
 
 from snapshotter.bundle.index import Index
 from snapshotter.bundle.store import BundleStore, open_store
-from snapshotter.config import Config
+from snapshotter.config import Config, StorageConfig
 from snapshotter.errors import CannotStore, SnapshotterError
 from snapshotter.instance import Instance
 from snapshotter.metrics import Metrics
@@ -25,6 +26,8 @@ from snapshotter.web.health import health
 from snapshotter.web.pages import pages
 from snapshotter.web.webhook import webhook
 from snapshotter.workqueue import open_queue
+
+log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 8 << 20
 
@@ -102,7 +105,7 @@ def _start(
         config,
         index,
         store,
-        open_queue(given.storage.queue, folder),
+        open_queue(_queue_url(given.storage), folder),
         metrics,
         owner=owner,
         capture=capture,
@@ -122,6 +125,11 @@ def _start(
         reload=_counted(reload, metrics),
         now=now,
     )
+
+
+def _queue_url(storage: StorageConfig) -> str | None:
+    shared = storage.index is not None and storage.index.startswith("postgres")
+    return storage.queue or (storage.index if shared else None)
 
 
 def _counted(reload: Callable[[], None], metrics: Metrics) -> Callable[[], None]:
@@ -149,6 +157,11 @@ def create_app(services: Services) -> Flask:
         if error.status == 503:
             answer.headers["Retry-After"] = "10"
         return answer, error.status
+
+    @app.errorhandler(OSError)
+    def explain_store(error: OSError) -> ResponseReturnValue:
+        log.exception("the store of bundles fails")
+        return explain(CannotStore(f"the bundles cannot be reached: {error}", "check the store of bundles"))
 
     @app.errorhandler(HTTPException)
     def explain_http(error: HTTPException) -> ResponseReturnValue:

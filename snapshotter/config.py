@@ -18,8 +18,8 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class StorageConfig(Section, frozen=True):
     """Where captures are kept. `--storage.path` is the folder of all that is not placed elsewhere here."""
 
-    index: str | None = None  # SQLAlchemy URL, postgresql://… to share it; None: SQLite in the folder
-    queue: str | None = None  # postgresql://… or redis://… to share the work; None: SQLite in the folder
+    index: str | None = None  # postgresql://… to share it; None: SQLite in the folder
+    queue: str | None = None  # postgresql://… or redis://…; None: where the index is
     bundles: str | None = None  # a folder, or an fsspec URL such as s3://bucket/prefix
     keep: Duration = Duration(30 * 86400)
     max_size: Size = Size(20 * 1024**3)  # of all bundles; the oldest that are not pinned go first
@@ -114,6 +114,7 @@ def _check(config: Config, where: str) -> None:
     for wrong, key, wanted in problems:
         if wrong:
             raise yamlconfig.ConfigError(f"{where}: {key} must be {wanted}")
+    _check_sharing(config.storage, where)
     for number, node in enumerate(config.agents.nodes):
         try:
             parse_agent(node)
@@ -124,3 +125,16 @@ def _check(config: Config, where: str) -> None:
             raise yamlconfig.ConfigError(f"{where}: schedules[{number}].every must be at least 1m")
         if not schedule.job_id:
             raise yamlconfig.ConfigError(f"{where}: schedules[{number}].job_id is empty")
+
+
+def _check_sharing(storage: StorageConfig, where: str) -> None:
+    """Several snapshotters share the work only if they share index, queue and bundles. Raises ConfigError."""
+    shared_index = (storage.index or "").startswith("postgres")
+    if not shared_index and (storage.queue or "").startswith(("postgres", "redis", "unix")):
+        raise yamlconfig.ConfigError(
+            f"{where}: storage.queue is shared but storage.index is not: give a postgresql:// URL for both"
+        )
+    if shared_index and storage.bundles is None:
+        raise yamlconfig.ConfigError(
+            f"{where}: storage.index is shared: storage.bundles must be a folder or store that all share"
+        )

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from snapshotter import incidents
 from snapshotter.alertmanager import MAX_JOB_ID, JobAlerts, Reading, storable
+from snapshotter.audit import audit
 from snapshotter.bundle.index import Index
 from snapshotter.bundle.schema import CaptureRequest, new_capture_id
 from snapshotter.bundle.store import BundleStore
 from snapshotter.config import Config
 from snapshotter.errors import BadRequest, CannotStore
 from snapshotter.incidents import Incident, Policy, Step
-
-audit_log = logging.getLogger("snapshotter.audit")
 
 # Below this the disk counts as full: a bundle of one node takes about as much.
 _MIN_FREE_BYTES = 16 << 20
@@ -201,12 +198,6 @@ def policy_of(config: Config) -> Policy:
         max_captures=given.max_captures,
         forget_after=given.forget_after,
     )
-
-
-def audit(what: str, **facts: object) -> None:
-    """One line of the audit log; values are JSON, so that nothing from outside can forge a line."""
-    pairs = (f"{key}={json.dumps(value, default=str)}" for key, value in facts.items())
-    audit_log.info("%s %s", what, " ".join(pairs))
 
 
 def _audit(requests: Sequence[CaptureRequest]) -> None:

@@ -9,90 +9,18 @@ Methods raise CannotStore where the database fails.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-import msgspec
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
 
-from snapshotter.bundle.schema import AlertInfo, CaptureRequest, Manifest, VerdictSummary
-from snapshotter.errors import CannotStore
+from snapshotter.bundle import records
+from snapshotter.bundle.database import captures, incidents, lock_jobs, metadata, open_engine, storing
+from snapshotter.bundle.records import CaptureRecord, CaptureState
+from snapshotter.bundle.schema import CaptureRequest, Manifest
 from snapshotter.incidents import Incident
 
-CaptureState = Literal["queued", "running", "done", "failed"]
-
-_metadata = sa.MetaData()
-
-captures = sa.Table(
-    "captures",
-    _metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("job_id", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("trigger", sa.Text, nullable=False),
-    sa.Column("requested_at", sa.Double, nullable=False),
-    sa.Column("request", sa.Text, nullable=False),  # CaptureRequest as JSON
-    sa.Column("enqueued_at", sa.Double),  # None: not handed to the queue yet
-    sa.Column("owner", sa.Text),  # the snapshotter that takes it
-    sa.Column("lease_until", sa.Double),  # when another may take it over
-    sa.Column("attempts", sa.Integer, nullable=False, default=0),
-    sa.Column("progress", sa.Text, nullable=False, default=""),
-    sa.Column("started_at", sa.Double),
-    sa.Column("finished_at", sa.Double),
-    sa.Column("outcome", sa.Text),
-    sa.Column("error", sa.Text),
-    sa.Column("verdict", sa.Text),  # VerdictSummary as JSON
-    sa.Column("processes", sa.Integer, nullable=False, default=0),
-    sa.Column("processes_ok", sa.Integer, nullable=False, default=0),
-    sa.Column("bytes", sa.BigInteger, nullable=False, default=0),
-    sa.Column("pinned", sa.Boolean, nullable=False, default=False),
-    sa.Index("captures_of_job", "job_id", "id"),
-    sa.Index("captures_by_state", "state", "id"),
-)
-
-incidents = sa.Table(
-    "incidents",
-    _metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("job_id", sa.Text, nullable=False),
-    sa.Column("opened_at", sa.Double, nullable=False),
-    sa.Column("closed_at", sa.Double),
-    sa.Column("data", sa.Text, nullable=False),  # Incident as JSON
-    sa.Index("incidents_of_job", "job_id", "id"),
-    sa.Index("incidents_open", "closed_at"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureRecord:
-    """One capture as the index knows it."""
-
-    request: CaptureRequest
-    state: CaptureState
-    job_id: str
-    attempts: int = 0
-    progress: str = ""
-    started_at: float | None = None
-    finished_at: float | None = None
-    outcome: str | None = None
-    error: str | None = None
-    verdict: VerdictSummary | None = None
-    processes: int = 0
-    processes_ok: int = 0
-    bytes: int = 0
-    pinned: bool = False
-
-    @property
-    def capture_id(self) -> str:
-        return self.request.capture_id
-
-    @property
-    def has_bundle(self) -> bool:
-        return self.bytes > 0
+__all__ = ["CaptureRecord", "CaptureState", "Decisions", "Index"]
 
 
 class Index:
@@ -100,9 +28,9 @@ class Index:
 
     def __init__(self, url: str) -> None:
         """`url` is SQLAlchemy's; tables are made where they are missing. Raises CannotStore."""
-        self._engine = _engine(url)
+        self._engine = open_engine(url)
         with self._writing() as connection:
-            _metadata.create_all(connection)
+            metadata.create_all(connection)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -117,13 +45,13 @@ class Index:
     def open_incidents(self) -> tuple[Incident, ...]:
         query = sa.select(incidents.c.data).where(incidents.c.closed_at.is_(None)).order_by(incidents.c.id)
         with self._reading() as connection:
-            return tuple(_incident(data) for data in connection.scalars(query))
+            return tuple(records.incident(data) for data in connection.scalars(query))
 
     @contextlib.contextmanager
     def deciding(self, job_ids: Iterable[str]) -> Iterator[Decisions]:
         """A transaction in which nobody else decides about these jobs."""
         with self._writing() as connection:
-            _lock(connection, job_ids)
+            lock_jobs(connection, job_ids)
             yield Decisions(connection)
 
     def unqueued(self, limit: int) -> tuple[str, ...]:
@@ -172,7 +100,7 @@ class Index:
             captures.c.lease_until >= now,
         )
         with self._writing() as connection:
-            _lock(connection, [record.job_id])
+            lock_jobs(connection, [record.job_id])
             waiting = sa.and_(captures.c.id == capture_id, captures.c.state == "queued")
             if connection.execute(busy.limit(1)).first() is not None:
                 connection.execute(captures.update().where(waiting).values(enqueued_at=None))
@@ -205,7 +133,7 @@ class Index:
         """Record a capture whose bundle of `size` bytes is stored; False if it is no longer the owner's."""
         return self._update(
             sa.and_(captures.c.id == manifest.capture_id, captures.c.owner == owner),
-            **_of_manifest(manifest, size),
+            **records.manifest_row(manifest, size),
         )
 
     def fail(self, capture_id: str, owner: str, error: str, now: float) -> bool:
@@ -225,7 +153,7 @@ class Index:
     def get(self, capture_id: str) -> CaptureRecord | None:
         with self._reading() as connection:
             row = connection.execute(sa.select(captures).where(captures.c.id == capture_id)).first()
-        return None if row is None else _record(row)
+        return None if row is None else records.record(row)
 
     def list(
         self, *, job_id: str | None = None, before: str | None = None, limit: int = 50
@@ -259,11 +187,8 @@ class Index:
         return next(iter(self._records(query)), None)
 
     def last_scheduled_at(self, job_id: str) -> float | None:
-        query = sa.select(sa.func.max(captures.c.requested_at)).where(
-            captures.c.job_id == job_id, captures.c.trigger == "schedule"
-        )
         with self._reading() as connection:
-            return cast("float | None", connection.scalar(query))
+            return _last_scheduled_at(connection, job_id)
 
     def queue_length(self) -> int:
         query = sa.select(sa.func.count()).where(captures.c.state == "queued")
@@ -292,14 +217,21 @@ class Index:
 
     def adopt(self, manifest: Manifest, size: int) -> None:
         """Enter a bundle by its manifest alone, in place of what was known of it."""
-        values = _new_row(manifest.request, enqueued_at=None) | _of_manifest(manifest, size)
+        values = records.new_row(manifest.request, enqueued_at=None) | records.manifest_row(manifest, size)
         with self._writing() as connection:
             connection.execute(captures.delete().where(captures.c.id == manifest.capture_id))
             connection.execute(captures.insert().values(**values))
 
+    def restore(self, found: Sequence[Incident]) -> None:
+        """Enter incidents that are not known."""
+        with self._writing() as connection:
+            for one in found:
+                if connection.scalar(sa.select(incidents.c.id).where(incidents.c.id == one.id)) is None:
+                    connection.execute(incidents.insert().values(**records.incident_row(one)))
+
     def _records(self, query: sa.Select[Any]) -> tuple[CaptureRecord, ...]:
         with self._reading() as connection:
-            return tuple(_record(row) for row in connection.execute(query))
+            return tuple(records.record(row) for row in connection.execute(query))
 
     def _update(self, where: sa.ColumnElement[bool], **values: Any) -> bool:
         with self._writing() as connection:
@@ -307,12 +239,12 @@ class Index:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with _storing(), self._engine.connect() as connection:
+        with storing(), self._engine.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        with _storing(), self._engine.connect() as connection:
+        with storing(), self._engine.connect() as connection:
             connection = connection.execution_options(hangscope_writes=True)
             with connection.begin():
                 yield connection
@@ -328,10 +260,7 @@ class Decisions:
         return _last_incidents(self._connection, job_ids)
 
     def last_scheduled_at(self, job_id: str) -> float | None:
-        query = sa.select(sa.func.max(captures.c.requested_at)).where(
-            captures.c.job_id == job_id, captures.c.trigger == "schedule"
-        )
-        return cast("float | None", self._connection.scalar(query))
+        return _last_scheduled_at(self._connection, job_id)
 
     def save(self, changed: Sequence[Incident]) -> None:
         """Store incidents, new or known."""
@@ -340,77 +269,19 @@ class Decisions:
         known = set()
         for chunk in _chunks([one.id for one in changed]):
             known |= set(self._connection.scalars(sa.select(incidents.c.id).where(incidents.c.id.in_(chunk))))
-        new = [_incident_row(one) for one in changed if one.id not in known]
+        new = [records.incident_row(one) for one in changed if one.id not in known]
         if new:
             self._connection.execute(incidents.insert(), new)
         for one in changed:
             if one.id in known:
-                row = _incident_row(one)
+                row = records.incident_row(one)
                 self._connection.execute(incidents.update().where(incidents.c.id == one.id).values(**row))
 
     def add(self, requests: Sequence[CaptureRequest], *, enqueued_at: Mapping[str, float]) -> None:
         """Enter new captures; `enqueued_at` says which go to the queue at once."""
-        rows = [_new_row(one, enqueued_at=enqueued_at.get(one.capture_id)) for one in requests]
+        rows = [records.new_row(one, enqueued_at=enqueued_at.get(one.capture_id)) for one in requests]
         if rows:
             self._connection.execute(captures.insert(), rows)
-
-
-def _engine(url: str) -> sa.Engine:
-    parsed = sa.make_url(url)
-    if parsed.get_backend_name() == "postgresql":
-        return sa.create_engine(
-            parsed.set(drivername="postgresql+psycopg"),
-            pool_pre_ping=True,
-            pool_size=10,
-            max_overflow=20,
-            pool_timeout=5,
-            connect_args={"connect_timeout": 5},
-        )
-    if parsed.get_backend_name() != "sqlite":
-        raise CannotStore(f"no index at {parsed.render_as_string()}", "give a sqlite:// or postgresql:// URL")
-    if parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = sa.create_engine(
-        parsed, pool_size=10, max_overflow=20, pool_timeout=5, connect_args={"timeout": 5}
-    )
-
-    @sa.event.listens_for(engine, "connect")
-    def configure(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # BEGIN is ours: the driver's own comes too late for IMMEDIATE
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")  # a 202 survives a power cut too
-
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
-        writes = connection.get_execution_options().get("hangscope_writes")
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
-
-
-@contextlib.contextmanager
-def _storing() -> Iterator[None]:
-    try:
-        yield
-    except SQLAlchemyError as error:
-        problem = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-        raise CannotStore(
-            f"the index cannot be used: {problem}", "check the database, and the room on its disk"
-        ) from error
-
-
-def _lock(connection: sa.Connection, job_ids: Iterable[str]) -> None:
-    """Keep other snapshotters off these jobs until the transaction ends; SQLite has one writer anyway."""
-    if connection.dialect.name != "postgresql":
-        return
-    keys = {int.from_bytes(hashlib.sha256(one.encode()).digest()[:8], signed=True) for one in job_ids}
-    for key in sorted(keys):  # in one order, so that two never wait for each other
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
-
-
-def _chunks(ids: Sequence[str], size: int = 500) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), size):
-        yield ids[start : start + size]
 
 
 def _last_incidents(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, Incident]:
@@ -419,74 +290,19 @@ def _last_incidents(connection: sa.Connection, job_ids: Sequence[str]) -> dict[s
         newest = sa.select(sa.func.max(incidents.c.id)).where(incidents.c.job_id.in_(chunk))
         query = sa.select(incidents.c.data).where(incidents.c.id.in_(newest.group_by(incidents.c.job_id)))
         for data in connection.scalars(query):
-            incident = _incident(data)
+            incident = records.incident(data)
             found[incident.job_id] = incident
     return found
 
 
-def _incident(data: str) -> Incident:
-    return msgspec.json.decode(data, type=Incident)
-
-
-def _incident_row(incident: Incident) -> dict[str, Any]:
-    return {
-        "id": incident.id,
-        "job_id": incident.job_id,
-        "opened_at": incident.opened_at,
-        "closed_at": incident.closed_at,
-        "data": _json(incident),
-    }
-
-
-def _new_row(request: CaptureRequest, *, enqueued_at: float | None) -> dict[str, Any]:
-    return {
-        "id": request.capture_id,
-        "job_id": request.job_id,
-        "state": "queued",
-        "trigger": request.trigger,
-        "requested_at": request.requested_at,
-        "request": _json(request),
-        "enqueued_at": enqueued_at,
-    }
-
-
-def _of_manifest(manifest: Manifest, size: int) -> dict[str, Any]:
-    return {
-        "job_id": manifest.job_id,
-        "state": "done",
-        "owner": None,
-        "lease_until": None,
-        "progress": "",
-        "started_at": manifest.started_at,
-        "finished_at": manifest.finished_at,
-        "outcome": manifest.outcome,
-        "error": manifest.error,
-        "verdict": None if manifest.verdict is None else _json(manifest.verdict),
-        "processes": len(manifest.targets),
-        "processes_ok": sum(target.outcome == "ok" for target in manifest.targets),
-        "bytes": size,
-        "pinned": manifest.pinned,
-    }
-
-
-def _record(row: sa.Row[Any]) -> CaptureRecord:
-    return CaptureRecord(
-        request=msgspec.json.decode(row.request, type=CaptureRequest),
-        state=row.state,
-        job_id=row.job_id,
-        attempts=row.attempts,
-        progress=row.progress,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        outcome=row.outcome,
-        error=row.error,
-        verdict=None if row.verdict is None else msgspec.json.decode(row.verdict, type=VerdictSummary),
-        processes=row.processes,
-        processes_ok=row.processes_ok,
-        bytes=row.bytes,
-        pinned=row.pinned,
+def _last_scheduled_at(connection: sa.Connection, job_id: str) -> float | None:
+    query = sa.select(sa.func.max(captures.c.requested_at)).where(
+        captures.c.job_id == job_id, captures.c.trigger == "schedule"
     )
+    return cast("float | None", connection.scalar(query))
 
 
-def _json(value: Incident | CaptureRequest | VerdictSummary | AlertInfo) -> str:
-    return msgspec.json.encode(value).decode()
+def _chunks(ids: Sequence[str], size: int = 500) -> Iterator[Sequence[str]]:
+    """Pieces short enough for one IN list."""
+    for start in range(0, len(ids), size):
+        yield ids[start : start + size]

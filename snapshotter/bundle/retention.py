@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from snapshotter.bundle.index import CaptureRecord
+from snapshotter.bundle.index import CaptureRecord, Index
+from snapshotter.bundle.store import BundleStore
 
 
 def expired(
@@ -25,3 +26,14 @@ def expired(
             gone.append(record)
             total -= record.bytes
     return tuple(gone)
+
+
+def collect(
+    index: Index, store: BundleStore, *, now: float, keep_seconds: float, max_bytes: int
+) -> tuple[CaptureRecord, ...]:
+    """Delete what has expired; returns what went. Raises OSError, CannotStore."""
+    gone = expired(index.finished(), now=now, keep_seconds=keep_seconds, max_bytes=max_bytes)
+    for record in gone:
+        store.delete(record.capture_id)
+        index.delete(record.capture_id)
+    return gone

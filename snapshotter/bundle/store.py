@@ -6,9 +6,11 @@ manifest last. Names are checked here, so that nothing from outside becomes a pa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -24,8 +26,8 @@ _PARTIAL = ".partial"
 class BundleStore(Protocol):
     """All bundles, by capture id. Every method raises OSError where the store fails."""
 
-    def put(self, capture_id: str, files: dict[str, bytes]) -> int:
-        """Store a bundle whole; returns its bytes. One that is there already stays as it is."""
+    def put(self, capture_id: str, files: dict[str, bytes]) -> bool:
+        """Store a bundle whole. One that is there already stays as it is; False then."""
 
     def replace(self, capture_id: str, name: str, data: bytes) -> None:
         """Exchange one file of a bundle whole."""
@@ -48,8 +50,8 @@ class BundleStore(Protocol):
     def delete(self, capture_id: str) -> None:
         """Remove a bundle; one that is not there is fine."""
 
-    def sweep(self) -> None:
-        """Remove what writers left behind that died."""
+    def sweep(self, min_age: float) -> None:
+        """Remove what writers left behind that died, if it is older than so many seconds."""
 
     def free_bytes(self) -> int | None:
         """Room that is left, None where there is no such limit."""
@@ -61,13 +63,13 @@ class FolderStore:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def put(self, capture_id: str, files: dict[str, bytes]) -> int:
+    def put(self, capture_id: str, files: dict[str, bytes]) -> bool:
         _check_id(capture_id)
         try:
             self.put_folder(capture_id, files)
         except FileExistsError:
-            return self.size(capture_id)
-        return sum(map(len, files.values()))
+            return False
+        return True
 
     def put_folder(self, name: str, files: dict[str, bytes]) -> None:
         """Write a folder `name` aside and rename it. Raises FileExistsError."""
@@ -95,10 +97,7 @@ class FolderStore:
             _sync_folder(self._root)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            try:
-                aside.rmdir()
-            except OSError:
-                pass  # another writer is at work
+            _remove_if_empty(aside)
 
     def replace(self, capture_id: str, name: str, data: bytes) -> None:
         path = self._path(capture_id, name)
@@ -146,13 +145,17 @@ class FolderStore:
             pass
         finally:
             shutil.rmtree(doomed, ignore_errors=True)
-            try:
-                aside.rmdir()
-            except OSError:
-                pass  # another writer is at work
+            _remove_if_empty(aside)
 
-    def sweep(self) -> None:
-        shutil.rmtree(self._root / _PARTIAL, ignore_errors=True)
+    def sweep(self, min_age: float) -> None:
+        aside = self._root / _PARTIAL
+        try:
+            left = [entry for entry in os.scandir(aside) if time.time() - entry.stat().st_mtime >= min_age]
+        except FileNotFoundError:
+            return
+        for entry in left:
+            shutil.rmtree(entry.path, ignore_errors=True)
+        _remove_if_empty(aside)
 
     def free_bytes(self) -> int | None:
         self._root.mkdir(parents=True, exist_ok=True)
@@ -170,19 +173,20 @@ class ObjectStore:
         self._fs, root = fsspec.core.url_to_fs(url)
         self._root: str = root.rstrip("/")
 
-    def put(self, capture_id: str, files: dict[str, bytes]) -> int:
+    def put(self, capture_id: str, files: dict[str, bytes]) -> bool:
         if self.exists(capture_id):
-            return self.size(capture_id)
+            return False
         for name, data in sorted(files.items(), key=lambda file: file[0] == schema.MANIFEST):
             self._write(self._key(capture_id, name), data)
-        return sum(map(len, files.values()))
+        return True
 
     def replace(self, capture_id: str, name: str, data: bytes) -> None:
         self._write(self._key(capture_id, name), data)
 
     def get(self, capture_id: str, name: str) -> bytes:
         try:
-            data: bytes = self._fs.cat_file(self._key(capture_id, name))
+            with _store_errors():
+                data: bytes = self._fs.cat_file(self._key(capture_id, name))
         except FileNotFoundError:
             raise NotFound(f"the bundle {capture_id} has no {name}") from None
         return data
@@ -193,14 +197,16 @@ class ObjectStore:
         return _in_order(capture_id, found)
 
     def exists(self, capture_id: str) -> bool:
-        return bool(self._fs.exists(self._key(capture_id, schema.MANIFEST)))
+        with _store_errors():
+            return bool(self._fs.exists(self._key(capture_id, schema.MANIFEST)))
 
     def size(self, capture_id: str) -> int:
         return sum(entry["size"] for entry in self._find(capture_id).values())
 
     def list(self) -> Iterator[str]:
         try:
-            entries = self._fs.ls(self._root, detail=False, refresh=True)
+            with _store_errors():
+                entries = self._fs.ls(self._root, detail=False, refresh=True)
         except FileNotFoundError:
             return
         for path in entries:
@@ -209,28 +215,32 @@ class ObjectStore:
                 yield name
 
     def delete(self, capture_id: str) -> None:
-        try:  # the manifest first: from then on there is no bundle
-            self._fs.rm_file(self._key(capture_id, schema.MANIFEST))
-        except FileNotFoundError:
-            pass
+        self._remove(self._key(capture_id, schema.MANIFEST))  # first: from then on there is no bundle
         for path in self._find(capture_id):
-            try:
-                self._fs.rm_file(path)
-            except FileNotFoundError:
-                pass
+            self._remove(path)
 
-    def sweep(self) -> None:
-        """Objects without a manifest may belong to another snapshotter's capture in progress: they stay."""
+    def sweep(self, min_age: float) -> None:
+        """Objects without a manifest stay: they may belong to a capture that is being stored."""
 
     def free_bytes(self) -> int | None:
         return None
 
     def _write(self, key: str, data: bytes) -> None:
-        self._fs.makedirs(key.rpartition("/")[0], exist_ok=True)
-        self._fs.pipe_file(key, data)
+        with _store_errors():
+            self._fs.makedirs(key.rpartition("/")[0], exist_ok=True)
+            self._fs.pipe_file(key, data)
+
+    def _remove(self, key: str) -> None:
+        try:
+            with _store_errors():
+                self._fs.rm_file(key)
+        except FileNotFoundError:
+            pass
 
     def _find(self, capture_id: str) -> dict[str, dict[str, int]]:
-        found: dict[str, dict[str, int]] = self._fs.find(f"{self._root}/{_check_id(capture_id)}", detail=True)
+        folder = f"{self._root}/{_check_id(capture_id)}"
+        with _store_errors():
+            found: dict[str, dict[str, int]] = self._fs.find(folder, detail=True)
         return found
 
     def _key(self, capture_id: str, name: str) -> str:
@@ -243,6 +253,17 @@ def open_store(where: str) -> BundleStore:
     if not separator:
         return FolderStore(Path(where))
     return FolderStore(Path(rest)) if protocol == "file" else ObjectStore(where)
+
+
+@contextlib.contextmanager
+def _store_errors() -> Iterator[None]:
+    """Turns the errors of a store's driver, which have types of their own, into OSError."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"the store of bundles fails: {error}") from error
 
 
 def _check_id(capture_id: str) -> str:
@@ -262,6 +283,13 @@ def _in_order(capture_id: str, found: list[str]) -> tuple[str, ...]:
     if schema.MANIFEST not in names:
         raise NotFound(f"there is no bundle {capture_id}")
     return (schema.MANIFEST, *(name for name in names if name != schema.MANIFEST))
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        pass  # another writer is at work
 
 
 def _write_synced(path: Path, data: bytes) -> None:
