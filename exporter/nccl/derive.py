@@ -8,9 +8,11 @@ communicator. A communicator's status is the highest state any of its ranks has.
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -91,6 +93,12 @@ class RawCommunicator(msgspec.Struct):
 
 Gpu = tuple[str, int, int, int]  # host, pid, CUDA device, NVML device
 
+# Loops over the ranks of big answers run in C.
+_gpu = attrgetter("host", "pid", "cuda_dev", "nvml_dev")
+_host = attrgetter("host")
+_status = attrgetter("status")
+_launched = attrgetter("collective_counts")
+
 
 @dataclass
 class _Row:
@@ -111,9 +119,8 @@ class Derivation:
     def __init__(self) -> None:
         self.not_understood: list[str] = []
         self._rows: dict[tuple[int, int, int, tuple[str, ...]], _Row] = {}
-        self._gpus: dict[
-            Gpu, int
-        ] = {}  # each once, by number: an answer names them hundreds of thousands of times
+        # Each once, by number: an answer names them a hundred thousand times.
+        self._gpus: defaultdict[Gpu, int] = defaultdict(itertools.count().__next__)
         self._dead: set[Gpu] = set()
         self._missing: set[Gpu] = set()
         self._entries = 0
@@ -121,21 +128,17 @@ class Derivation:
         self._largest: RawCommunicator | None = None
 
     def add(self, raw: RawCommunicator) -> None:
-        known = self._gpus
-        gpus = {
-            known.setdefault((rank.host, rank.pid, rank.cuda_dev, rank.nvml_dev), len(known))
-            for rank in raw.ranks
-        }
+        gpus = set(map(self._gpus.__getitem__, map(_gpu, raw.ranks)))
         self._entries += len(raw.ranks) + len(raw.missing_ranks)
         self._read += 1
         if self._largest is None or raw.size > self._largest.size:
             self._largest = raw
         self._note_missing(raw.missing_ranks)
-        states = {status: _state(status) for status in {rank.status for rank in raw.ranks}}
+        states = {status: _state(status) for status in set(map(_status, raw.ranks))}
         absent = [missing for missing in raw.missing_ranks if missing.status.unresponsive]
         left = len(raw.missing_ranks) - len(absent)
-        first = raw.ranks[0].collective_counts if raw.ranks else {}
-        apart = any(rank.collective_counts != first for rank in raw.ranks)
+        launched = list(map(_launched, raw.ranks))
+        apart = launched.count(launched[0]) < len(launched) if launched else False
         kinds = set(states.values())
         wrong = any(s.init_state not in _FINE or s.async_error not in _FINE for s in states)
         mismatch = len(kinds) > 1 or (left > 0 and bool(raw.ranks)) or apart
@@ -144,7 +147,7 @@ class Derivation:
             for name, holds in ((INCOMPLETE, bool(absent)), (ERROR, wrong), (MISMATCH, mismatch))
             if holds
         )
-        per_node = Counter(rank.host for rank in raw.ranks)
+        per_node = Counter(map(_host, raw.ranks))
         status = max(kinds, default=0)
         row = self._row(raw.size, len(per_node), status, errors)
         counts = per_node.values()
@@ -163,7 +166,7 @@ class Derivation:
             if missing.pid < 0:
                 continue
             gpu = (missing.host, missing.pid, missing.cuda_dev, missing.nvml_dev)
-            self._gpus.setdefault(gpu, len(self._gpus))
+            self._gpus.__getitem__(gpu)  # numbers it
             if missing.status.considered_dead:
                 self._dead.add(gpu)
             elif missing.status.unresponsive:
