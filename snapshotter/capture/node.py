@@ -93,7 +93,6 @@ def capture_node(
         return answer("timeout", f"looking for the training processes of {node} took too long")
     scan, chosen = found
     job = job_id or (chosen[0].job_id if chosen else "")
-    kernel_log = Pending(lambda: read_kernel_log(started - kernel_log_before, now()), name="kernel-log")
     nccl = None if ask_nccl is None or not chosen else Pending(lambda: ask_nccl(scan, job), name="nccl")
 
     sampler = Sampler(procfs, pyspy, at_once=at_once, now=now)
@@ -125,7 +124,8 @@ def capture_node(
         processes=processes,
         expected_ranks=missing_here(processes, call_within(lambda: tuple(remembered(job)), 1.0) or ()),
         nccl=None if nccl is None else _nccl_answer(nccl, end),
-        kernel_log=_lines(kernel_log),
+        # Last, as it takes the interpreter's time and the samples want it first.
+        kernel_log=_lines(Pending(lambda: read_kernel_log(started - kernel_log_before, now()))),
     )
 
 

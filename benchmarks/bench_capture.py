@@ -1,0 +1,192 @@
+"""Capturing a torch job beside one-after-another `py-spy dump`, and a fan-out to 1,024 agents.
+
+    python benchmarks/bench_capture.py [--rounds N] [--agents N]
+
+The job has 4 ranks with 2 DataLoader workers each and a launcher; its ranks keep the cores busy, as ranks do
+that wait in a collective. Peer and capture alternate in the same run. The agents are one process that answers
+on as many loopback addresses, with the answers of 8 ranks each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from imaginary import imaginary_job
+
+from exporter.procfs import ProcFS
+from exporter.ranks import RankFinder
+from snapshotter.capture import wire
+from snapshotter.capture.facts import look
+from snapshotter.capture.fanout import AgentClient, capture_job
+from snapshotter.capture.inventory import Agent
+from snapshotter.capture.node import capture_node
+from snapshotter.capture.pyspy import PySpy, find_binary
+from snapshotter.capture.wire import AnswerReader, Order
+from snapshotter.stacks import report
+from snapshotter.stacks.model import JobCapture, NodeAnswer
+
+PROGRAM = Path(__file__).resolve().parent.parent / "tests" / "programs" / "capture_train.py"
+JOB = "bench-capture"
+PROCESSES = 4 * (1 + 2) + 1
+
+
+def say(name: str, value: float, unit: str, target: str, good: bool) -> None:
+    print(f"{name:<52} {value:9.3f} {unit:<3} {'ok' if good else 'MISSED'} (target {target})", flush=True)
+
+
+def start_job(folder: str) -> subprocess.Popen[bytes]:
+    """The job, as soon as it trains."""
+    log = Path(folder, "log")
+    with log.open("wb") as output:
+        job = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4"),
+                *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", f"--rdzv-id={JOB}"),
+                *(str(PROGRAM), "--pace=0"),
+            ],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+    end = time.monotonic() + 120
+    while b"iteration 3\n" not in log.read_bytes():
+        if job.poll() is not None or time.monotonic() > end:
+            raise SystemExit(f"the job did not start:\n{log.read_text(errors='replace')[-3000:]}")
+        time.sleep(0.1)
+    return job
+
+
+def one_after_another(pids: list[int]) -> None:
+    binary = find_binary()
+    for pid in pids:
+        subprocess.run([binary, "dump", "--json", "--pid", str(pid)], capture_output=True, check=False)
+
+
+def timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def bench_node(rounds: int) -> None:
+    procfs = ProcFS()
+    finder = RankFinder(procfs, node="bench")
+    pyspy = PySpy(lambda pid: look(procfs, pid))
+    answers: list[NodeAnswer] = []
+
+    def capture() -> None:
+        answers.append(capture_node(finder.scan, procfs, pyspy, node="bench", job_id=JOB, samples=1))
+
+    with tempfile.TemporaryDirectory() as folder:
+        job = start_job(folder)
+        try:
+            pids = [one.id.pid for one in finder.scan().processes if one.job_id == JOB]
+            if len(pids) != PROCESSES:
+                raise SystemExit(f"{len(pids)} processes of the job were found, not {PROCESSES}")
+            times = [(timed(lambda: one_after_another(pids)), timed(capture)) for _ in range(rounds)]
+        finally:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+    peer = statistics.median(one for one, _ in times)
+    ours = statistics.median(one for _, one in times)
+    ratio = statistics.median(one / other for one, other in times)
+    samples = [sample for answer in answers for process in answer.processes for sample in process.samples]
+    pauses = sorted(sample.pause_seconds or 0.0 for sample in samples)
+    whole = sum(sample.outcome == "ok" for sample in samples) / len(samples)
+    print(f"{len(pids)} processes, {os.cpu_count()} cores, {rounds} rounds; py-spy one by one {peer:.3f} s")
+    say("one sample of all processes", ours, "s", "<= 0.5", ours <= 0.5)
+    say("times faster than py-spy one after another", ratio, "x", ">= 2.5", ratio >= 2.5)
+    pause = pauses[int(len(pauses) * 0.99)]
+    say("pause of a target, p99", pause * 1000, "ms", "<= 50", pause <= 0.050)
+    say("samples with stacks", whole * 100, "%", "100", whole == 1)
+
+
+def serve_agents(agents: int, ready: Path) -> None:
+    """Answers on 127.x.y.1 for agent 256 x + y, whatever is asked."""
+    nodes = imaginary_job(8 * agents, workers=1).nodes
+    replies = []
+    for node in nodes:
+        body = wire.encode(node)
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        replies.append(head.encode() + body)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        _, high, low, _ = writer.get_extra_info("sockname")[0].split(".")
+        writer.write(replies[int(high) * 256 + int(low)])
+        await writer.drain()
+        writer.close()
+
+    async def serve() -> None:
+        server = await asyncio.start_server(answer, "0.0.0.0", 0, backlog=agents)
+        ready.write_text(str(server.sockets[0].getsockname()[1]))
+        await server.serve_forever()
+
+    asyncio.run(serve())
+
+
+def bench_fanout(count: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        ready = Path(folder, "port")
+        server = subprocess.Popen([sys.executable, __file__, "--serve", str(ready), "--agents", str(count)])
+        try:
+            end = time.monotonic() + 120
+            while not ready.exists() or not ready.read_text():
+                if server.poll() is not None or time.monotonic() > end:
+                    raise SystemExit("the agents did not start")
+                time.sleep(0.05)
+            port = int(ready.read_text())
+            agents = [
+                Agent(f"127.{number // 256}.{number % 256}.1", port, f"gpu-node-{number}")
+                for number in range(count)
+            ]
+            client, reader, order = AgentClient(token="bench"), AnswerReader(), Order(job_id="llama-70b")
+            began = time.perf_counter()
+            answers = capture_job(
+                agents,
+                lambda agent, deadline: client.ask(agent, order, reader, deadline=deadline),
+                job_id="llama-70b",
+            )
+            gathered = time.perf_counter() - began
+            verdict = report.to_json(report.analyse(JobCapture("llama-70b", answers), at=time.time()))
+            whole = time.perf_counter() - began
+        finally:
+            server.kill()
+            server.wait()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 / 1024
+    arrived = sum(answer.outcome == "ok" for answer in answers)
+    print(f"{count} agents, {verdict['summary']['total_processes']} processes; gathered in {gathered:.3f} s")
+    print(f"verdict: {verdict['verdict']['headline']}")
+    say("fan-out, gather, merge and verdict", whole, "s", "<= 15", whole <= 15)
+    say("memory at most", memory, "GiB", "<= 1", memory <= 1)
+    say("nodes that arrived", arrived, "", str(count), arrived == count)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--agents", type=int, default=1024)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve is not None:
+        serve_agents(options.agents, options.serve)
+        return
+    # First, as memory is measured over the life of the process.
+    bench_fanout(options.agents)
+    bench_node(options.rounds)
+
+
+if __name__ == "__main__":
+    main()
