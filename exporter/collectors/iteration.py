@@ -42,6 +42,9 @@ class IterationCollector:
         for state in report.logs:
             of = (state.job_id, state.log)
             families["info"].add(*of, state.path, state.framework, value=1.0)
+            families["readable"].add(*of, value=float(state.problem is None))
+            if not state.opened:
+                continue
             if state.last_iteration is not None:
                 families["last_iteration"].add(*of, value=float(state.last_iteration))
             if state.last_progress_at is not None:
@@ -55,7 +58,6 @@ class IterationCollector:
             for kind, count in state.trouble_counts:
                 families["trouble_records_total"].add(*of, kind, value=float(count))
             families["skipped_records_total"].add(*of, value=float(state.skipped_records))
-            families["readable"].add(*of, value=float(state.problem is None))
         unfollowed = family("training_rank_output_unfollowed")
         for one in report.unfollowed:
             unfollowed.add(one.job_id, str(one.rank), one.kind, value=1.0)

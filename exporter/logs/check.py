@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from exporter.logs.frameworks import recognise
+from exporter.logs.files import COMPRESSED, NotFollowable, refuse
+from exporter.logs.frameworks import Recogniser
 from exporter.logs.interpreter import Interpreter, Observation
 from exporter.logs.linereader import RecordSplitter
 from exporter.logs.model import Phase
+from exporter.logs.reading import Reading
+from exporter.logs.series import Series
 from exporter.logs.verdict import looks_finished
 
 _PIECE = 1 << 20
+_SHOWN = 160  # characters of a record
+
+Numbers = tuple[int, int | None, int | None, float | None]
+"""Record number, iteration, total, epoch."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class NearMiss:
+    """A record that shows a counter and is no training iteration."""
+
+    record: int
+    why: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Checked:
-    """What was understood of one file."""
+    """What was understood of one file; `records` and `near_misses` where they were asked for."""
 
     file: str
     framework: str
@@ -30,57 +46,72 @@ class Checked:
     last_record: int | None
     finished: bool
     phase: Phase
-    records: list[tuple[int, int | None, int | None, float | None]] = field(default_factory=list)
-    near: list[tuple[int, str, str]] = field(default_factory=list)
+    records: tuple[Numbers, ...] = ()
+    near_misses: tuple[NearMiss, ...] = ()
 
 
-def check(file: Path) -> Checked:
-    """Read a whole file. Raises OSError."""
-    interpreter = Interpreter()
-    seen: list[tuple[int, str, int | None, int | None, float | None]] = []
-    near: list[tuple[int, str, str]] = []
-    framework = ""
-    with file.open("rb") as stream:
-        for raw in _records(stream):
-            observation = interpreter.feed(raw)
-            if observation is None:
-                continue
+def check(file: Path, *, records: bool = False, explain: bool = False) -> Checked:
+    """Read a whole file. Raises OSError and NotFollowable.
+
+    Which counters are the training's is known at the end alone; so a file is read again where its records are asked for.
+    """
+    interpreter, recogniser = Interpreter(), Recogniser()
+    for observation in _observations(file, interpreter):
+        recogniser.see(observation.text)
+    accepted = interpreter.chooser.accepted()
+    found: list[Numbers] = []
+    misses: list[NearMiss] = []
+    if records or explain:
+        for observation in _observations(file, Interpreter()):
             reading = observation.reading
-            framework = framework or recognise(observation.text)
             if reading is None or reading.unstarted:
                 continue
-            if observation.series is not None:
-                seen.append(
-                    (observation.record, reading.series, reading.iteration, reading.total, reading.epoch)
-                )
-            if reading.why:
-                near.append((observation.record, observation.text[:160], reading.why))
-    accepted = interpreter.chooser.accepted()
-    records = [(record, n, total, epoch) for record, key, n, total, epoch in seen if key in accepted]
-    numbered = [one for one in records if one[1] is not None]
+            if observation.series is not None and reading.series in accepted:
+                found.append((observation.record, reading.iteration, reading.total, reading.epoch))
+            elif explain:
+                misses.append(NearMiss(observation.record, _why(reading), observation.text.strip()[:_SHOWN]))
+    series = [one for one in interpreter.chooser.series if one.key in accepted]
+    numbered = [one for one in series if one.first is not None]
+    newest = max(numbered, key=lambda one: one.last_number_record, default=None)
     done = looks_finished(interpreter)
-    phase = (
-        Phase.FINISHED
-        if done
-        else Phase.TRAINING
-        if records and interpreter.phase is Phase.STARTING
-        else interpreter.phase
-    )
-    if phase is Phase.FINISHED and not done:
-        phase = Phase.TRAINING if records else Phase.STARTING
     return Checked(
-        str(file),
-        framework or "unknown",
-        len(records),
-        numbered[0][1] if numbered else None,
-        numbered[-1][1] if numbered else None,
-        next((one[2] for one in reversed(numbered) if one[2] is not None), None),
-        records[-1][0] if records else None,
-        done,
-        phase,
-        records,
-        near,
+        file=str(file),
+        framework=recogniser.name,
+        iterations=sum(one.count for one in series),
+        first_iteration=min(numbered, key=lambda one: one.first_number_record).first if numbered else None,
+        last_iteration=newest.last if newest else None,
+        total_iterations=newest.total if newest else _total(numbered),
+        last_record=max((one.last_record for one in series), default=None),
+        finished=done,
+        phase=_phase(interpreter, series, done),
+        records=tuple(found) if records else (),
+        near_misses=tuple(misses),
     )
+
+
+def _total(numbered: list[Series]) -> int | None:
+    return next((one.total for one in numbered if one.total is not None), None)
+
+
+def _phase(interpreter: Interpreter, series: list[Series], done: bool) -> Phase:
+    if done:
+        return Phase.FINISHED
+    if interpreter.phase in (Phase.FINISHED, Phase.STARTING):
+        return Phase.TRAINING if series else Phase.STARTING
+    return interpreter.phase
+
+
+def _why(reading: Reading) -> str:
+    return reading.why or "another counter of this log is the training's"
+
+
+def _observations(file: Path, interpreter: Interpreter) -> Iterator[Observation]:
+    with file.open("rb") as stream:
+        refuse(str(file), file.stat().st_mode)
+        for raw in _records(stream):
+            observation = interpreter.feed(raw)
+            if observation is not None:
+                yield observation
 
 
 def _records(stream: BinaryIO) -> Iterable[bytes]:
@@ -92,34 +123,74 @@ def _records(stream: BinaryIO) -> Iterable[bytes]:
         yield rest
 
 
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    """The files, and those in folders, without compressed ones."""
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(
+                one for one in path.rglob("*") if one.is_file() and not one.name.endswith(COMPRESSED)
+            )
+        else:
+            yield path
+
+
 def run(paths: Sequence[Path], *, as_json: bool, records: bool, explain: bool, out: TextIO) -> int:
     """Check files and folders of them. Returns 0 where all could be read, 1 where one could not."""
     failed = False
-    for file in paths:
+    for file in _files(paths):
         try:
-            found = check(file)
-        except OSError as error:
+            if not file.is_file():
+                refuse(str(file), file.stat().st_mode)
+            found = check(file, records=records, explain=explain)
+        except (OSError, NotFollowable) as error:
             failed = True
-            print(f"error: {file}: {error.strerror}", file=out)
+            said = f"{file}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            out.write(
+                json.dumps({"file": str(file), "error": said}) + "\n" if as_json else f"error: {said}\n"
+            )
             continue
-        data: dict[str, object] = {
-            "file": found.file,
-            "framework": found.framework,
-            "iterations": found.iterations,
-            "first_iteration": found.first_iteration,
-            "last_iteration": found.last_iteration,
-            "total_iterations": found.total_iterations,
-            "last_record": found.last_record,
-            "finished": found.finished,
-            "phase": found.phase.value,
-        }
-        if records:
-            data["records"] = found.records
         if as_json:
-            out.write(json.dumps(data, ensure_ascii=False) + "\n")
+            out.write(json.dumps(_to_json(found, records, explain), ensure_ascii=False) + "\n")
         else:
-            out.write("".join(f"{name}: {value}\n" for name, value in data.items()) + "\n")
-        if explain:
-            for record, text, why in found.near:
-                out.write(f"  record {record}: {why}: {text}\n")
+            out.writelines(f"{line}\n" for line in _to_text(found))
     return int(failed)
+
+
+def _to_json(found: Checked, records: bool, explain: bool) -> dict[str, object]:
+    data: dict[str, object] = {
+        "file": found.file,
+        "framework": found.framework,
+        "iterations": found.iterations,
+        "first_iteration": found.first_iteration,
+        "last_iteration": found.last_iteration,
+        "total_iterations": found.total_iterations,
+        "last_record": found.last_record,
+        "finished": found.finished,
+        "phase": found.phase.value,
+    }
+    if records:
+        data["records"] = [list(one) for one in found.records]
+    if explain:
+        data["near_misses"] = [[one.record, one.why, one.text] for one in found.near_misses]
+    return data
+
+
+def _to_text(found: Checked) -> Iterator[str]:
+    yield f"{found.file}:"
+    if found.iterations:
+        yield f"  framework   {found.framework}"
+        numbers = "no numbers shown"
+        if found.last_iteration is not None:
+            numbers = f"{found.first_iteration} to {found.last_iteration}"
+            numbers += f" of {found.total_iterations}" if found.total_iterations is not None else ""
+        yield f"  iterations  {numbers}, in {found.iterations} records, the last of them record {found.last_record}"
+    else:
+        yield f"  framework   {found.framework}"
+        yield "  iterations  none found: name a `pattern` for this log in the configuration (--explain shows what was near)"
+    yield f"  phase       {found.phase.value}"
+    for record, iteration, total, epoch in found.records:
+        shown = "progress without a number" if iteration is None else f"iteration {iteration}"
+        shown += f" of {total}" if total is not None else ""
+        yield f"  record {record}: {shown}" + (f", epoch {epoch:g}" if epoch is not None else "")
+    for one in found.near_misses:
+        yield f"  record {one.record} does not count: {one.why}: {one.text}"

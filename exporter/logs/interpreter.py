@@ -75,6 +75,10 @@ class Interpreter:
         self._story(announced, reading, series, moved)
         return Observation(self.records, record.text, record.rank, reading, series, moved, announced)
 
+    def begin_again(self) -> None:
+        """Another run has begun in the same log."""
+        self.phase, self.finished_by, self.crashed, self.declared = Phase.STARTING, None, False, None
+
     def skim(self, key: str, numbers: list[bytes], records: int) -> int:
         """Take many records of a known series at once; gives how many moved it on."""
         self.records += records

@@ -43,7 +43,7 @@ class RecordSplitter:
         if records and (self._held or self._too_long):
             records[0] = self._join(records[0])
         if len(data) > self._limit:
-            records = [self._bounded(record) for record in records]
+            records = [self.bounded(record) for record in records]
         if rest:
             self._hold(rest)
         return records
@@ -89,9 +89,10 @@ class RecordSplitter:
         if self._too_long:
             self.skipped += 1
         self._pieces, self._held, self._too_long = [], 0, False
-        return self._bounded(whole)
+        return self.bounded(whole)
 
-    def _bounded(self, record: bytes) -> bytes:
+    def bounded(self, record: bytes) -> bytes:
+        """The record, or its separator alone where it is too long."""
         if len(record) <= self._limit + 1:
             return record
         self.skipped += 1

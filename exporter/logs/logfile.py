@@ -9,46 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import stat as modes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+
+from exporter.logs.files import Files, refuse
 
 PIECE = 1 << 20
 _FINGERPRINT = 64  # bytes before the offset by which the content is known again
 _LINGER = 60.0  # seconds for which a file that was rotated away is read on
-_COMPRESSED = (".gz", ".xz", ".bz2", ".zst", ".lz4", ".Z")
-
-
-class NotFollowable(Exception):
-    """The path is none that can be followed; the text says why."""
-
-
-class Files:
-    """The file system, as much of it as following needs."""
-
-    def open(self, path: str) -> int:
-        # A FIFO that nobody writes to would block; the type is looked at before anything is read.
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-
-    def close(self, descriptor: int) -> None:
-        os.close(descriptor)
-
-    def read(self, descriptor: int, size: int, offset: int) -> bytes:
-        return os.pread(descriptor, size, offset)
-
-    def size(self, descriptor: int) -> os.stat_result:
-        return os.fstat(descriptor)
-
-    def at(self, path: str) -> os.stat_result:
-        return os.stat(path)
-
-    def beside(self, path: str) -> list[str]:
-        folder, name = os.path.split(path)
-        return [
-            os.path.join(folder, one)
-            for one in os.listdir(folder or ".")
-            if one != name and one.startswith(name) and not one.endswith(_COMPRESSED)
-        ]
 
 
 @dataclass(slots=True)
@@ -57,35 +25,30 @@ class _Open:
 
     descriptor: int
     identity: tuple[int, int]  # device and inode
-    offset: int
+    generation: int
+    offset: int = 0
     tail: bytes = b""  # the bytes right before the offset
-    head: bytes = b""  # the first bytes, as they were
-    replaced_at: float | None = None  # monotonic-like seconds of the caller's clock
-    modified_at: float = 0.0  # Unix seconds
+    replaced_at: float | None = None  # Unix seconds: another has the path since
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes that came, and whether they begin another file than those before."""
+    """Bytes that were appended."""
 
     data: bytes
+    generation: int  # one more for each file that took the path
     modified_at: float  # Unix seconds, the file's
-    restarted: bool = False  # the first bytes of a file that took the place of the last one
 
 
 class LogFile:
     """One path. `read` gives what was appended since; it raises NotFollowable and OSError."""
 
-    def __init__(self, path: str | Path, *, files: Files | None = None) -> None:
-        self.path = str(path)
+    def __init__(self, path: str, *, files: Files | None = None) -> None:
+        self.path = path
         self._files = files or Files()
         self._current: _Open | None = None
         self._old: list[_Open] = []
-
-    @property
-    def offset(self) -> int:
-        """Bytes of the current file that were read."""
-        return self._current.offset if self._current else 0
+        self._generation = 0
 
     @property
     def identity(self) -> tuple[int, int] | None:
@@ -100,36 +63,33 @@ class LogFile:
         self._replace(one)
         return status
 
-    def skip_back(self, back: int) -> bool:
-        """Begin again `back` bytes before the end; False where that is no further back than the beginning."""
-        if self._current is None:
-            return False
-        size = self._files.size(self._current.descriptor).st_size
-        self._current.offset = max(0, size - back)
-        self._current.tail = b""
-        return self._current.offset > 0
+    @property
+    def offset(self) -> int:
+        """Bytes of the current file that are behind us."""
+        return self._current.offset if self._current else 0
 
-    def read(self, now: float) -> Iterator[Piece]:
-        """The bytes that came since, in pieces; files that were rotated away first."""
+    def read(self, now: float, limit: int = 1 << 62) -> Iterator[Piece]:
+        """What was appended since, `limit` bytes or a piece more; from files that were rotated away first."""
+        left = limit
         for one in tuple(self._old):
-            grew = False
             for piece in self._rest(one):
-                grew = True
-                yield piece
-            if grew:
                 one.replaced_at = now
-            if one.replaced_at is not None and now - one.replaced_at > _LINGER:
+                left -= len(piece.data)
+                yield piece
+                if left <= 0:
+                    return
+            if one.replaced_at is not None and now - one.replaced_at > _LINGER and one in self._old:
                 self._forget(one)
         if self._current is None:
             self.open()
-            restarted = True
-        else:
-            yield from self._rest(self._current)
-            restarted = self._follow_path(now)
-        if restarted and self._current is not None:
+        while self._current is not None:
             for piece in self._rest(self._current):
-                yield Piece(piece.data, piece.modified_at, restarted)
-                restarted = False
+                left -= len(piece.data)
+                yield piece
+                if left <= 0:
+                    return
+            if not self._switch(now):
+                return
 
     def close(self) -> None:
         for one in (*self._old, *((self._current,) if self._current else ())):
@@ -140,13 +100,13 @@ class LogFile:
     def _open(self) -> tuple[_Open, os.stat_result]:
         descriptor = self._files.open(self.path)
         try:
-            status = self._files.size(descriptor)
-            if not modes.S_ISREG(status.st_mode):
-                raise NotFollowable(f"{self.path} is {_kind(status.st_mode)}, no regular file")
+            status = self._files.status(descriptor)
+            refuse(self.path, status.st_mode)
         except BaseException:
             self._files.close(descriptor)
             raise
-        return _Open(descriptor, (status.st_dev, status.st_ino), 0, modified_at=status.st_mtime), status
+        self._generation += 1
+        return _Open(descriptor, (status.st_dev, status.st_ino), self._generation), status
 
     def _replace(self, one: _Open) -> None:
         if self._current is not None:
@@ -157,40 +117,35 @@ class LogFile:
         self._old.remove(one)
         self._files.close(one.descriptor)
 
-    def _follow_path(self, now: float) -> bool:
-        """Whether another file has taken the path; it is the current one then."""
+    def _switch(self, now: float) -> bool:
+        """Go over to another file that has taken the path, where one has."""
+        current = self._current
         try:
             status = self._files.at(self.path)
-        except FileNotFoundError:
-            return False  # deleted or being rotated: the open one is read on
-        if self._current is not None and (status.st_dev, status.st_ino) == self._current.identity:
-            return False
-        if not modes.S_ISREG(status.st_mode):
-            raise NotFollowable(f"{self.path} is {_kind(status.st_mode)}, no regular file")
-        try:
+            if current is not None and (status.st_dev, status.st_ino) == current.identity:
+                return False
+            refuse(self.path, status.st_mode)
             one, _ = self._open()
         except FileNotFoundError:
-            return False
-        if self._current is not None:
-            self._current.replaced_at = now
-            # What was written between our read and the rename.
+            return False  # deleted, or between rename and create: the open one is read on
+        if current is not None:
+            if one.identity == current.identity:
+                self._files.close(one.descriptor)
+                return False
+            current.replaced_at = now
         self._replace(one)
         return True
 
     def _rest(self, one: _Open) -> Iterator[Piece]:
         """What is behind the offset of an open file."""
         try:
-            status = self._files.size(one.descriptor)
+            status = self._files.status(one.descriptor)
         except OSError as error:
-            if error.errno != errno.ESTALE:
+            if error.errno != errno.ESTALE or not self._reopen(one):
                 raise
-            if not self._reopen(one):
-                return
-            status = self._files.size(one.descriptor)
-        one.modified_at = status.st_mtime
-        if status.st_size < one.offset or (
-            one.offset and status.st_size > one.offset and not self._known(one)
-        ):
+            status = self._files.status(one.descriptor)
+        truncated = status.st_size < one.offset
+        if truncated or (status.st_size > one.offset and not self._is_known(one)):
             yield from self._lost_to_a_copy(one)
             one.offset, one.tail = 0, b""
         while True:
@@ -203,17 +158,17 @@ class LogFile:
             if not data:
                 return
             one.offset += len(data)
-            one.tail = (one.tail + data)[-_FINGERPRINT:]
-            yield Piece(data, one.modified_at)
+            one.tail = (one.tail + data[-_FINGERPRINT:])[-_FINGERPRINT:]
+            yield Piece(data, one.generation, status.st_mtime)
 
-    def _known(self, one: _Open) -> bool:
+    def _is_known(self, one: _Open) -> bool:
         """Whether the bytes before the offset are still those that were read."""
         if not one.tail:
             return True
         return self._files.read(one.descriptor, len(one.tail), one.offset - len(one.tail)) == one.tail
 
     def _lost_to_a_copy(self, one: _Open) -> Iterator[Piece]:
-        """What copytruncate has copied and we had not read yet."""
+        """What copytruncate has copied away before it was read."""
         if not one.tail:
             return
         try:
@@ -226,15 +181,14 @@ class LogFile:
             except OSError:
                 continue
             try:
-                status = self._files.size(descriptor)
-                before = one.offset - len(one.tail)
+                status = self._files.status(descriptor)
                 if not modes.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) == one.identity:
                     continue
-                if self._files.read(descriptor, len(one.tail), before) != one.tail:
+                if self._files.read(descriptor, len(one.tail), one.offset - len(one.tail)) != one.tail:
                     continue
                 while data := self._files.read(descriptor, PIECE, one.offset):
                     one.offset += len(data)
-                    yield Piece(data, status.st_mtime)
+                    yield Piece(data, one.generation, status.st_mtime)
                 return
             finally:
                 self._files.close(descriptor)
@@ -242,7 +196,6 @@ class LogFile:
     def _reopen(self, one: _Open) -> bool:
         """After ESTALE: the same path again, at the same place where the content is the same."""
         if one is not self._current:
-            self._forget(one)
             return False
         try:
             fresh, status = self._open()
@@ -250,17 +203,6 @@ class LogFile:
             return False
         self._files.close(one.descriptor)
         one.descriptor, one.identity = fresh.descriptor, fresh.identity
-        if status.st_size < one.offset or not self._known(one):
+        if status.st_size < one.offset or not self._is_known(one):
             one.offset, one.tail = 0, b""
         return True
-
-
-def _kind(mode: int) -> str:
-    tests: tuple[tuple[Callable[[int], bool], str], ...] = (
-        (modes.S_ISDIR, "a directory"),
-        (modes.S_ISFIFO, "a FIFO"),
-        (modes.S_ISSOCK, "a socket"),
-        (modes.S_ISCHR, "a character device"),
-        (modes.S_ISBLK, "a block device"),
-    )
-    return next((name for test, name in tests if test(mode)), "something else")

@@ -64,7 +64,8 @@ class LogState:
     trouble_counts: tuple[tuple[str, int], ...] = ()
     troubles: tuple[Trouble, ...] = ()  # the newest ones, bounded
     skipped_records: int = 0
-    problem: str | None = None  # why it cannot be read
+    problem: str | None = None  # why it cannot be read, or not as was asked
+    opened: bool = True  # it could be read at least once
 
     def age(self, now: float) -> float:
         """Seconds since the training last moved on, or since the log is followed."""

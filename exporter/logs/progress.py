@@ -43,7 +43,7 @@ class Progress:
         self._total = 0.0
         self._pause_began: float | None = None
         self._pause_phase: Phase | None = None
-        self._pause_moved: float | None = None
+        self._alive_at: float | None = None
         self._longest: dict[Phase, float] = {}
 
     def moved(self, at: float, *, timed: bool = True) -> None:
@@ -54,15 +54,17 @@ class Progress:
             self.last_at = at
         self._end_pause(at)
 
-    def paused(self, phase: Phase, at: float) -> None:
-        """The log announced a pause, or showed that the one under way goes on."""
-        if phase not in _PAUSES:
-            self._end_pause(at)
+    def enter(self, phase: Phase, at: float) -> None:
+        """The log is in this phase now."""
+        if phase is self._pause_phase:
             return
-        if self._pause_phase is not phase:
-            self._end_pause(at)
-            self._pause_phase, self._pause_began = phase, at
-        self._pause_moved = at
+        self._end_pause(at)
+        if phase in _PAUSES:
+            self._pause_phase, self._pause_began, self._alive_at = phase, at, at
+
+    def alive(self, at: float) -> None:
+        """Something else than training moved on: the samples of an evaluation, the shards of a checkpoint."""
+        self._alive_at = at
 
     def restart(self, at: float) -> None:
         """Another run began in the same log: its start has its own grace."""
@@ -73,7 +75,7 @@ class Progress:
         if self._pause_phase is not None and self._pause_began is not None:
             length = at - self._pause_began
             self._longest[self._pause_phase] = max(length, self._longest.get(self._pause_phase, 0.0))
-        self._pause_phase = self._pause_began = self._pause_moved = None
+        self._pause_phase = self._pause_began = self._alive_at = None
 
     def _learn(self, interval: float) -> None:
         self._count += 1
@@ -97,15 +99,15 @@ class Progress:
         """The limit in force."""
         base = self._base(rules)
         if self.last_at is None:
-            if phase is Phase.COMPILING or rules.startup_grace >= base.seconds:
-                return Limit(max(rules.startup_grace, base.seconds), "grace before the first iteration")
-            return base
+            lasted = 0.0 if self._alive_at is None else max(0.0, self._alive_at - self.since)
+            grace = max(rules.startup_grace, base.seconds if rules.configured is not None else 0.0)
+            return Limit(lasted + grace, f"{grace:.0f} s of grace for the first iteration")
         if phase not in _PAUSES:
             return base
         cap = max(base.seconds, rules.ceiling)
         longest = self._longest.get(phase, 0.0)
         allowed = min(cap, _PAUSE_FACTOR * max(base.seconds, longest))
-        lasted = 0.0 if self._pause_moved is None else max(0.0, self._pause_moved - self.last_at)
+        lasted = 0.0 if self._alive_at is None else max(0.0, self._alive_at - self.last_at)
         reason = f"{phase}: {allowed:.0f} s after its last sign of life; while training {base.reason}"
         return Limit(lasted + allowed, reason)
 

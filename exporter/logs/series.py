@@ -32,6 +32,7 @@ class Series:
     last: int | None = None
     first_record: int = 0
     last_record: int = 0
+    first_number_record: int = 0
     last_number_record: int = 0
     epoch: float | None = None
     epochs: int | None = None
@@ -121,6 +122,7 @@ class Chooser:
             one.first_record = record
         if one.first is None:
             one.first = reading.iteration
+            one.first_number_record = record
         one.from_zero |= reading.iteration == 0
         one.count += 1
         one.last_record = record

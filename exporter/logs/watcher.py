@@ -6,21 +6,42 @@ import fnmatch
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 
-from exporter.config import Config, LogConfig
-from exporter.logs import discovery
-from exporter.logs.discovery import Found
-from exporter.logs.logfile import Files
-from exporter.logs.model import LogReport, Unfollowed
+from exporter.config import Config, JobConfig, LogConfig
+from exporter.logs import frameworks
+from exporter.logs.discovery import Discovery, Found, Search
+from exporter.logs.files import Files
+from exporter.logs.interpreter import Interpreter
+from exporter.logs.lanes import Lane
+from exporter.logs.model import LogReport, LogState
+from exporter.logs.naming import labels
 from exporter.logs.progress import Rules
-from exporter.logs.tracker import Tracker, name_of
+from exporter.logs.tracker import Tracker
+from exporter.logs.userpattern import UserPattern
 from exporter.procfs import ProcFS
 from exporter.ranks import Scan
 
 log = logging.getLogger(__name__)
 
 _SEARCH_SECONDS = 2.0
+_PATIENCE = 2.0  # seconds after which a read or a search counts as hanging
+_READ_SECONDS = 0.4  # of one poll that are spent on logs which have more to read
+_AT_ONCE = 8 << 20  # bytes of one log before the others have their turn
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A log that is followed."""
+
+    found: Found
+    job_id: str
+    label: str
+    tracker: Tracker
+    living: bool  # processes of its job are here
+    shown: bool
+    hidden_at: float = 0.0  # Unix seconds: since when its series are not shown
+    lane: Lane | None = None  # the thread that hangs in reading it
 
 
 class LogWatcher:
@@ -34,82 +55,224 @@ class LogWatcher:
         *,
         now: Callable[[], float] = time.time,
         files: Files | None = None,
+        discovery: Discovery | None = None,
+        patience: float = _PATIENCE,
     ) -> None:
         self._config = config
-        self._procfs = procfs
         self._scan = scan
         self._now = now
         self._files = files or Files()
-        self._trackers: dict[str, Tracker] = {}
-        self._entries: dict[str, LogConfig | None] = {}
-        self._of_processes: set[str] = set()
-        self._unfollowed: tuple[Unfollowed, ...] = ()
+        self._discovery = discovery or Discovery(procfs)
+        self._patience = patience
+        self._followed: dict[str, _Followed] = {}  # by the path that is opened
+        self._patterns: dict[str, UserPattern] = {}
+        self._search = Search()
         self._searched_at: float | None = None
+        self._applied = False  # a first search has been taken over
+        self._searching = Lane("log search")
+        self._reading = Lane("log reading")
+        self._at_hand: _Followed | None = None
         self.latest = LogReport()
 
+    def configure(self, config: Config) -> None:
+        """Take over another configuration: logs are searched anew, those followed keep what is known of them."""
+        for one in self._patterns.values():
+            one.close()
+        self._patterns = {}
+        self._config = config
+        self._searched_at = None
+        for followed in self._followed.values():
+            followed.tracker.rules = self._rules(followed.job_id, followed.found.entry)
+
     def poll(self) -> None:
+        """Search where it is time to, read what came, publish."""
         now = self._now()
-        if self._searched_at is None or not 0 <= now - self._searched_at < _SEARCH_SECONDS:
-            self._search(now, first=self._searched_at is None)
+        self._look_around(now)
+        for one in self._followed.values():
+            if one.lane is not None and not one.lane.busy:
+                one.lane = None
+        self._read_all([one for one in self._followed.values() if one.lane is None], now)
+        self._publish(now)
+
+    def _look_around(self, now: float) -> None:
+        due = self._searched_at is None or not 0 <= now - self._searched_at < _SEARCH_SECONDS
+        if due and not self._searching.busy:
             self._searched_at = now
-        for tracker in self._trackers.values():
-            tracker.poll(now)
-        self.latest = LogReport(
-            tuple(one.state() for path, one in self._trackers.items() if self._counts(path, one, now)),
-            self._unfollowed,
-        )
+            entries, scan = self._config.logs, self._scan()
 
-    def _search(self, now: float, *, first: bool) -> None:
-        scan = self._scan()
-        jobs = {process.job_id for process in scan.processes}
-        found: dict[str, Found] = {}
-        unfollowed: list[Unfollowed] = []
-        for one in discovery.configured(self._config.logs):
-            found.setdefault(one.path, one)
-        self._of_processes = {path for path, one in found.items() if one.job_id in jobs}
-        for process in scan.processes:
-            if process.role not in ("trainer", "launcher"):
-                continue
-            outputs, missing = discovery.outputs(Path(self._procfs.root), process)
-            for one in outputs:
-                entry = found[one.path].entry if one.path in found else None
-                found[one.path] = Found(one.path, one.job_id, entry)
-                self._of_processes.add(one.path)
-            if missing is not None and process.role == "trainer":
-                unfollowed.append(missing)
-        self._unfollowed = tuple(unfollowed)
-        for path in [path for path in self._trackers if path not in found]:
-            if self._entries[path] is None:
-                self._trackers.pop(path).close()
-                del self._entries[path]
-        for path, one in found.items():
-            if path not in self._trackers:
-                self._add(one, now, first=first)
+            def search() -> None:
+                self._search = self._discovery.search(entries, scan, now)
 
-    def _add(self, one: Found, now: float, *, first: bool) -> None:
-        job_id = one.job_id or Path(one.path).stem
-        label = name_of(one.path, {tracker.label for tracker in self._trackers.values()})
+            if self._searching.run(search, self._patience):
+                self._take_over(self._search, now)
+        elif self._searched_at is not None and due:
+            log.warning("the search for logs hangs: a file system of a configured path may be dead")
+
+    def _take_over(self, search: Search, now: float) -> None:
+        first, self._applied = not self._applied, True
+        found = {one.open_path: one for one in search.logs}
+        by_identity = {one.tracker.identity: path for path, one in self._followed.items()}
+        for path, one in list(found.items()):
+            known = by_identity.get(one.identity)
+            if path not in self._followed and known is not None and one.identity is not None:
+                found[known] = found.pop(path)  # the same file by another path, as after a rename
+        for path, followed in list(self._followed.items()):
+            self._update(path, followed, found.get(path), now)
+        new = {path: one for path, one in found.items() if path not in self._followed}
+        for job_id in {self._job_of(one) for one in new.values()}:
+            taken = {one.label for one in self._followed.values() if one.job_id == job_id}
+            paths = {one.path: path for path, one in new.items() if self._job_of(one) == job_id}
+            for shown, label in labels(paths, taken).items():
+                self._add(new[paths[shown]], paths[shown], label, now, first=first)
+
+    @staticmethod
+    def _job_of(one: Found) -> str:
+        if one.job_id is not None:
+            return one.job_id
+        return one.path.rsplit("/", 1)[-1].split(".")[0] or one.path
+
+    def _update(self, path: str, followed: _Followed, found: Found | None, now: float) -> None:
+        living = found is not None and found.living
+        if found is not None:
+            job_id = self._job_of(found)
+            if living and (not followed.living or job_id != followed.job_id):
+                last = followed.tracker.last_progress_at
+                if last is None or last < (found.started_at or now):
+                    followed.tracker.restart(now)
+                followed.shown = True
+            if job_id != followed.job_id:
+                followed.job_id = job_id
+                followed.tracker.rules = self._rules(job_id, found.entry)
+            followed.found = found
+        if followed.living and not living:
+            followed.hidden_at, followed.shown = now, False
+        followed.living = living
+        if not living and (found is None or found.entry is None) and not followed.shown:
+            if followed.lane is None:
+                followed.tracker.close()
+            del self._followed[path]
+
+    def _add(self, one: Found, path: str, label: str, now: float, *, first: bool) -> None:
+        job_id = self._job_of(one)
         tracker = Tracker(
-            one.path,
-            job_id=job_id,
-            label=label,
+            path,
             rules=self._rules(job_id, one.entry),
             now=now,
             files=self._files,
+            interpreter=self._interpreter(job_id, one.entry),
+            framework=self._pinned(job_id, one.entry)[0],
+            remark=self._remark(job_id, one.entry),
         )
-        tracker.start(now, from_end=first)
-        self._trackers[one.path] = tracker
-        self._entries[one.path] = one.entry
+        followed = _Followed(one, job_id, label, tracker, one.living, shown=one.living, hidden_at=now)
+        self._followed[path] = followed
+
+        def start() -> None:
+            tracker.start(now, from_end=first, started_at=one.started_at)
+
+        if not self._reading.run(start, self._patience):
+            self._left_behind(followed)
+            return
+        limit = tracker.state(job_id, label).limit.seconds
+        if tracker.grew_at is not None and now - tracker.grew_at <= limit:
+            followed.shown = True
+
+    def _read_all(self, logs: list[_Followed], now: float) -> None:
+        deadline = time.monotonic() + _READ_SECONDS
+        lane = self._reading
+
+        def read() -> None:
+            waiting = logs
+            while waiting and lane is self._reading:
+                more = []
+                for one in waiting:
+                    if lane is not self._reading:
+                        return
+                    self._at_hand = one
+                    if one.tracker.poll(now, _AT_ONCE):
+                        more.append(one)
+                waiting = more if time.monotonic() < deadline else []
+
+        while logs and not lane.run(read, max(self._patience, 2 * _READ_SECONDS)):
+            hanging = self._at_hand
+            if hanging is None:
+                return
+            self._left_behind(hanging)
+            lane = self._reading
+            # Those before it in the list were read; the rest have their turn now.
+            logs = logs[logs.index(hanging) + 1 :] if hanging in logs else []
+
+    def _left_behind(self, one: _Followed) -> None:
+        """A read that hangs keeps its thread; the others get a new one."""
+        one.lane, self._reading = self._reading, Lane("log reading")
+        one.lane.close()
+        one.tracker.problem = f"{one.found.path}: reading it hangs, as on a file system that does not answer"
+        log.warning("log cannot be followed: %s", one.tracker.problem)
+
+    def _publish(self, now: float) -> None:
+        states = []
+        for one in self._followed.values():
+            if self._counts(one, one.tracker.state(one.job_id, one.label), now):
+                states.append(one.tracker.state(one.job_id, one.label))
+        self.latest = LogReport(tuple(states), self._search.unfollowed)
+
+    @staticmethod
+    def _counts(one: _Followed, state: LogState, now: float) -> bool:
+        """Whether a log's series are shown: while its job lives, or while a log without processes grows."""
+        if one.living or (state.problem is not None and not state.opened):
+            return True
+        grew = one.tracker.grew_at
+        if grew is None:
+            return False
+        if one.shown and now - grew > 2 * state.limit.seconds:
+            one.shown, one.hidden_at = False, now
+        elif not one.shown and grew > one.hidden_at:
+            # It was silent for long and grows again: another run, whose start has its own grace.
+            one.shown = True
+            last = one.tracker.last_progress_at
+            if last is None or last <= one.hidden_at:
+                one.tracker.restart(now)
+        return one.shown
+
+    def _job_config(self, job_id: str) -> JobConfig | None:
+        return next((one for one in self._config.jobs if fnmatch.fnmatchcase(job_id, one.job_id)), None)
+
+    def _pinned(self, job_id: str, entry: LogConfig | None) -> tuple[str | None, str | None]:
+        """The framework and the pattern that are set for a log: its own entry's before its job's."""
+        for one in (entry, self._job_config(job_id)):
+            if one is not None and (one.framework is not None or one.pattern is not None):
+                return one.framework, one.pattern
+        return None, None
+
+    def _remark(self, job_id: str, entry: LogConfig | None) -> Callable[[], str | None]:
+        pattern = self._pinned(job_id, entry)[1]
+        if pattern is None:
+            return lambda: None
+        user = self._pattern(pattern)
+        return lambda: user.problem
+
+    def _pattern(self, pattern: str) -> UserPattern:
+        if pattern not in self._patterns:
+            self._patterns[pattern] = UserPattern(pattern)
+        return self._patterns[pattern]
+
+    def _interpreter(self, job_id: str, entry: LogConfig | None) -> Callable[[], Interpreter]:
+        framework, pattern = self._pinned(job_id, entry)
+        if pattern is not None:
+            user = self._pattern(pattern)
+            return lambda: Interpreter(user.read)
+        if framework is not None:
+            read = frameworks.reader(framework)
+            return lambda: Interpreter(read)
+        return Interpreter
 
     def _rules(self, job_id: str, entry: LogConfig | None) -> Rules:
         limits = self._config.limits
+        job = self._job_config(job_id)
         configured, where = limits.hang_limit, "all logs"
-        for job in self._config.jobs:
-            if job.hang_limit is not None and fnmatch.fnmatchcase(job_id, job.job_id):
-                configured, where = job.hang_limit, f"job {job_id}"
-                break
+        if job is not None and job.hang_limit is not None:
+            configured, where = job.hang_limit, f"job {job_id}"
         if entry is not None and entry.hang_limit is not None:
-            configured, where = entry.hang_limit, "this log"
+            configured, where = entry.hang_limit, f"the logs {entry.path}"
         return Rules(
             configured,
             where,
@@ -119,10 +282,3 @@ class LogWatcher:
             limits.minimum_intervals,
             limits.startup_grace,
         )
-
-    def _counts(self, path: str, tracker: Tracker, now: float) -> bool:
-        """Whether the log's series are shown: while its job lives, or while a log without processes grows."""
-        if path in self._of_processes:
-            return True
-        limit = tracker.state().limit.seconds
-        return tracker.grew_at is not None and now - tracker.grew_at <= 2 * limit

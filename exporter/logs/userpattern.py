@@ -1,0 +1,150 @@
+"""A user's own expression for iteration records, in bounded time."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import selectors
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+from exporter.logs import patterns
+from exporter.logs.numbers import count
+from exporter.logs.reading import Form, Reading
+from exporter.logs.words import Topic
+from exporter.logs.wrappers import Record
+
+log = logging.getLogger(__name__)
+
+GROUPS = ("iteration", "total", "epoch")
+_WORKER = Path(__file__).with_name("patternworker.py")
+_SECONDS = 1.0  # for one record
+_START_SECONDS = 20.0  # for the first one, until the process runs
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The expression, checked. Raises ValueError that says what is wrong and what to write."""
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+    if "iteration" not in expression.groupindex:
+        raise ValueError(f"{pattern!r} has no group `iteration`: write it like step (?P<iteration>\\d+)")
+    unknown = sorted(set(expression.groupindex) - set(GROUPS))
+    if unknown:
+        raise ValueError(f"{pattern!r} has a group `{unknown[0]}`: there are {', '.join(GROUPS)}")
+    return expression
+
+
+class _TooSlow(Exception):
+    """The expression did not come to an end."""
+
+
+class UserPattern:
+    """Reads records by an expression alone; what else a record tells is still read by the general rules.
+
+    Once the expression has been too slow it is not used any more: `problem` says so, and the general rules take over.
+    """
+
+    def __init__(self, pattern: str, *, seconds: float = _SECONDS) -> None:
+        self._pattern = pattern
+        self._seconds = seconds
+        self._worker: subprocess.Popen[bytes] | None = None
+        self.problem: str | None = None
+        compiled(pattern)
+
+    def read(self, record: Record) -> Reading | None:
+        """What the record shows."""
+        general = patterns.read(record)
+        if self.problem is not None:
+            return general
+        try:
+            groups = self._ask(record.text)
+        except _TooSlow:
+            self.problem = (
+                f"pattern {self._pattern!r} took longer than {self._seconds:g} s on one record and is not used any "
+                "more: avoid repetitions within repetitions"
+            )
+            log.error("%s", self.problem)
+            return general
+        except OSError as error:
+            self.problem = f"pattern {self._pattern!r} cannot be used: {error}"
+            log.error("%s", self.problem)
+            return general
+        return reading(groups) if groups is not None else aside(general)
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker.wait()
+            for stream in (self._worker.stdin, self._worker.stdout):
+                if stream is not None:
+                    stream.close()
+            self._worker = None
+
+    def _ask(self, text: str) -> dict[str, str | None] | None:
+        seconds = self._seconds
+        if self._worker is None:
+            self._worker = subprocess.Popen(
+                [sys.executable, "-I", str(_WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            seconds += _START_SECONDS
+            self._send(self._pattern)
+        self._send(text)
+        found: dict[str, str | None] | None = json.loads(self._receive(seconds))
+        return found
+
+    def _send(self, text: str) -> None:
+        data = text.encode("utf-8", "replace")
+        stream = self._pipe(self._worker.stdin if self._worker else None)
+        stream.write(struct.pack(">I", len(data)) + data)
+        stream.flush()
+
+    def _receive(self, seconds: float) -> bytes:
+        stream = self._pipe(self._worker.stdout if self._worker else None)
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            if not selector.select(seconds):
+                self.close()
+                raise _TooSlow
+        head = stream.read(4)
+        if len(head) < 4:
+            self.close()
+            raise OSError("its process has ended")
+        return stream.read(struct.unpack(">I", head)[0])
+
+    @staticmethod
+    def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+        if stream is None:
+            raise OSError("its process has no pipe")
+        return stream
+
+
+def reading(groups: dict[str, str | None]) -> Reading | None:
+    """The groups of an expression as a reading; None where the iteration is no number."""
+    number = count((groups.get("iteration") or "").strip())
+    if number is None:
+        return None
+    total, epoch = groups.get("total"), groups.get("epoch")
+    try:
+        at = float(epoch) if epoch else None
+    except ValueError:
+        at = None
+    return Reading(Form.KEYED, "pattern", number, count(total.strip()) if total else None, at)
+
+
+def aside(general: Reading | None) -> Reading | None:
+    """What the general rules say of a record that a pinned expression does not match: no iteration, in any case."""
+    if general is None or general.topic is not None:
+        return general
+    return Reading(
+        general.form,
+        general.series,
+        general.iteration,
+        topic=Topic.MENTION,
+        why="the pinned pattern does not match",
+    )
