@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from exporter import counters
@@ -80,13 +80,24 @@ class _Thread:
 
 
 @dataclass(slots=True)
+class _Sum:
+    """What is known of one job, rank and role; `group` is None where it must be made anew."""
+
+    totals: dict[str, float] = field(default_factory=dict)  # by the names of Totals
+    in_state: dict[str, float] = field(default_factory=lambda: {"D": 0.0, "T": 0.0})
+    members: list[_Watched] = field(default_factory=list)
+    group: Group | None = None
+
+
+@dataclass(slots=True, eq=False)
 class _Watched:
     """One process under watch."""
 
     process: TrainingProcess
     main: _Thread
+    sums: _Sum
     threads: dict[int, _Thread] = field(default_factory=dict)  # all but the main one
-    totals: dict[str, float] = field(default_factory=dict)  # by name of Totals' fields, at the last reading
+    totals: dict[str, float] = field(default_factory=dict)  # at the last reading
     counted_at: float = float("-inf")
     missing: list[tuple[str, str]] = field(default_factory=list)  # file, reason
     since: dict[str, float] = field(default_factory=dict)  # state D or T: when it began
@@ -95,12 +106,6 @@ class _Watched:
     def close(self) -> None:
         for thread in (self.main, *self.threads.values()):
             thread.file.close()
-
-
-@dataclass(slots=True)
-class _Sum:
-    totals: dict[str, float] = field(default_factory=dict)
-    in_state: dict[str, float] = field(default_factory=lambda: {"D": 0.0, "T": 0.0})
 
 
 class ProcessSampler:
@@ -123,6 +128,7 @@ class ProcessSampler:
         self._now = now
         self._watched: dict[ProcessId, _Watched] = {}
         self._sums: dict[GroupKey, _Sum] = {}
+        self._followed: tuple[TrainingProcess, ...] = ()
         self._polled_at: float | None = None
         self._node_read_at = float("-inf")
         self._turn = 0
@@ -132,50 +138,65 @@ class ProcessSampler:
         """Sample the states; read the counters of those that are due; publish."""
         now = self._now()
         scan = self._scan()
-        self._follow(scan)
+        if scan.processes is not self._followed:
+            self._follow(scan.processes)
         elapsed = 0.0 if self._polled_at is None else max(0.0, now - self._polled_at)
         self._polled_at = now
         self._sample_threads()
         for one in list(self._watched.values()):
             self._sample(one, now, elapsed)
-        if now - self._node_read_at >= self._counters_every:
+        if not 0 <= now - self._node_read_at < self._counters_every:
             self._node_read_at = now
             self.latest = self._read_node(now, scan)
         for one in self._due(now, elapsed):
             self._count(one, now)
-        missing: dict[tuple[str, str], int] = {}
-        for one in self._watched.values():
-            for key in one.missing:
-                missing[key] = missing.get(key, 0) + 1
-        if scan.denied:
-            missing["environ", Unreadable.DENIED.value] = scan.denied
         self.latest = replace(
             self.latest,
             taken_at=now,
             scan=scan,
-            groups=tuple(self._groups(now)),
-            unreadable=tuple((name, why, n) for (name, why), n in sorted(missing.items())),
+            groups=tuple(
+                self._group(key, sums, now)
+                for key, sums in self._sums.items()
+                if sums.members or sums.totals  # never seen alive: nothing to say
+            ),
+            unreadable=self._unreadable(scan),
         )
 
-    def _follow(self, scan: Scan) -> None:
-        """Watch what the scan found, and no longer what it did not."""
-        found = {one.id: one for one in scan.processes}
+    def _follow(self, processes: tuple[TrainingProcess, ...]) -> None:
+        """Watch what the scan found, and no longer what it did not. Sums last as long as their job."""
+        self._followed = processes
+        found = {one.id: one for one in processes}
         for key in [key for key in self._watched if key not in found]:
             self._watched.pop(key).close()
+        jobs = {one.job_id for one in processes}
+        kept = {key: one for key, one in self._sums.items() if key[0] in jobs}
+        for one in processes:
+            kept.setdefault((one.job_id, one.rank, one.role), _Sum())
+        self._sums = dict(
+            sorted(kept.items(), key=lambda one: (one[0][0], one[0][1] is None, one[0][1], one[0][2]))
+        )
+        for sums in self._sums.values():
+            sums.members, sums.group = [], None
         for key, process in found.items():
-            if key in self._watched:
-                self._watched[key].process = process
-                continue
-            file = self._procfs.open_stat(key.pid, key.pid)
-            stat = None if isinstance(file, Unreadable) else file.read()
-            if isinstance(file, Unreadable):
-                continue
-            if stat is None or stat.start_ticks != key.start_ticks:
-                file.close()
-                continue
-            self._watched[key] = _Watched(process, _Thread(file))
-        jobs = {one.job_id for one in scan.processes}
-        self._sums = {key: one for key, one in self._sums.items() if key[0] in jobs}
+            watched = self._watched.get(key) or self._watch(process)
+            if watched is not None:
+                watched.process, watched.sums = (
+                    process,
+                    self._sums[process.job_id, process.rank, process.role],
+                )
+                watched.sums.members.append(watched)
+
+    def _watch(self, process: TrainingProcess) -> _Watched | None:
+        key = process.id
+        file = self._procfs.open_stat(key.pid, key.pid)
+        if isinstance(file, Unreadable):
+            return None
+        stat = file.read()
+        if stat is None or stat.start_ticks != key.start_ticks:
+            file.close()
+            return None
+        self._watched[key] = watched = _Watched(process, _Thread(file), _Sum())
+        return watched
 
     def _sample_threads(self) -> None:
         """Read the state of the threads whose turn it is."""
@@ -195,15 +216,19 @@ class ProcessSampler:
         state = one.main.file.state()
         if state is None or state in "ZX":
             self._watched.pop(one.process.id).close()
+            one.sums.members.remove(one)
+            one.sums.group = None
             return
         one.main.state = state
-        states = {state, *(thread.state for thread in one.threads.values())}
-        sums = self._sums.setdefault(_key(one.process), _Sum())
+        states = {state, *(thread.state for thread in one.threads.values())} if one.threads else {state}
+        if not one.since and states.isdisjoint("DTt"):
+            return
+        one.sums.group = None
         for letter, now_in in (("D", "D" in states), ("T", not states.isdisjoint("Tt"))):
             if not now_in:
                 one.since.pop(letter, None)
                 continue
-            sums.in_state[letter] += elapsed  # each sample stands for the time since the one before
+            one.sums.in_state[letter] += elapsed  # each sample stands for the time since the one before
             one.since.setdefault(letter, now)
 
     def _due(self, now: float, elapsed: float) -> list[_Watched]:
@@ -223,11 +248,11 @@ class ProcessSampler:
         switches = totals.get("switches")
         ran = switches is None or switches != one.totals.get("switches")
         one.blocked = None if ran or one.main.state == "R" else self._blocked(one)
-        sums = self._sums.setdefault(_key(one.process), _Sum())
         for name, value in totals.items():
             grown = max(0.0, value - one.totals.get(name, 0.0))
-            sums.totals[name] = sums.totals.get(name, 0.0) + grown
+            one.sums.totals[name] = one.sums.totals.get(name, 0.0) + grown
         one.totals |= totals
+        one.sums.group = None
 
     def _read_node(self, now: float, scan: Scan) -> Snapshot:
         return Snapshot(
@@ -265,28 +290,30 @@ class ProcessSampler:
         wchan = self._procfs.wchan(one.process.id.pid)
         return Blocked(one.main.state, wchan if isinstance(wchan, str) else "")
 
-    def _groups(self, now: float) -> Iterator[Group]:
-        members: dict[GroupKey, list[_Watched]] = {key: [] for key in self._sums}
-        for one in self._watched.values():
-            members.setdefault(_key(one.process), []).append(one)
-        for key in sorted(members, key=lambda key: (key[0], -1 if key[1] is None else key[1], key[2])):
-            sums = self._sums.get(key, _Sum())
-            yield Group(
+    def _group(self, key: GroupKey, sums: _Sum, now: float) -> Group:
+        if sums.group is None:
+            sums.group = Group(
                 job_id=key[0],
                 rank=key[1],
                 role=key[2],
-                processes=len(members[key]),
+                processes=len(sums.members),
                 totals=Totals(**sums.totals),
                 uninterruptible_seconds=sums.in_state["D"],
                 stopped_seconds=sums.in_state["T"],
-                uninterruptible_longest=_longest(members[key], "D", now),
-                stopped_longest=_longest(members[key], "T", now),
-                blocked=tuple(sorted({one.blocked for one in members[key] if one.blocked is not None})),
+                uninterruptible_longest=_longest(sums.members, "D", now),
+                stopped_longest=_longest(sums.members, "T", now),
+                blocked=tuple(sorted({one.blocked for one in sums.members if one.blocked is not None})),
             )
+        return sums.group
 
-
-def _key(process: TrainingProcess) -> GroupKey:
-    return process.job_id, process.rank, process.role
+    def _unreadable(self, scan: Scan) -> tuple[tuple[str, str, int], ...]:
+        missing: dict[tuple[str, str], int] = {}
+        for one in self._watched.values():
+            for key in one.missing:
+                missing[key] = missing.get(key, 0) + 1
+        if scan.denied:
+            missing["environ", Unreadable.DENIED.value] = scan.denied
+        return tuple((name, why, count) for (name, why), count in sorted(missing.items()))
 
 
 def _longest(members: list[_Watched], letter: str, now: float) -> float:
