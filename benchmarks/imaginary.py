@@ -1,6 +1,6 @@
 """A capture of an imaginary job of any size, for benchmarks and tests of what shows captures.
 
-One rank is stuck in its own code, the rest wait for it in a collective; one could not be captured. Names are
+One rank is stuck in a read, the rest wait for it in a collective; one could not be captured. Names are
 plain or, for tests, hostile: markup, quotes, control characters and marks that turn the direction of text.
 """
 
@@ -108,7 +108,7 @@ def imaginary_job(
         processes: list[Process] = []
         for rank in range(first, min(ranks, first + RANKS_PER_NODE)):
             stack = odd if rank == stuck else WAITING
-            lost: Outcome = "uninterruptible" if rank == 3 and stuck != 3 else "ok"
+            lost: Outcome = "denied" if rank == 3 and stuck != 3 else "ok"
             processes.append(_trainer(rank, ranks, name, stack, lost, hostile=hostile))
             processes.extend(_loader(rank, ranks, name, worker) for worker in range(workers))
         nodes.append(
@@ -128,7 +128,7 @@ def imaginary_job(
 def _trainer(
     rank: int, ranks: int, node: str, stack: tuple[Frame, ...], outcome: Outcome, *, hostile: bool
 ) -> Process:
-    pid = 10_000 + 100 * rank
+    pid, is_stuck = 10_000 + 100 * rank, stack is not WAITING
     main = Thread(1, "MainThread", pid, True, False, stack[::-1])
     others = tuple(
         Thread(2 + number, name, pid + 1 + number, False, False, frames[::-1])
@@ -138,14 +138,12 @@ def _trainer(
         Sample(
             taken_at=1_795_915_200.0 + 5 * number,
             outcome=outcome,
-            error="in folio_wait_bit_common" if outcome != "ok" else None,
+            error="ptrace: operation not permitted: give CAP_SYS_PTRACE" if outcome != "ok" else None,
             threads=(main, *others) if outcome == "ok" else (),
-            state="D" if outcome != "ok" else "S" if stack is not WAITING else "R",
-            wchan="folio_wait_bit_common" if outcome != "ok" else None,
-            kernel_stack=("folio_wait_bit_common", "filemap_fault", "do_page_fault")
-            if outcome != "ok"
-            else (),
-            counters=Counters(cpu_seconds=100.0 + (5.0 * number if stack is WAITING else 0.0)),
+            state="D" if is_stuck else "R",
+            wchan="nfs_wait_bit_killable" if is_stuck else None,
+            kernel_stack=("nfs_wait_bit_killable", "nfs_read_folio", "vfs_read") if is_stuck else (),
+            counters=Counters(cpu_seconds=100.0 + (0.0 if is_stuck else 5.0 * number)),
         )
         for number in range(2)
     )
@@ -155,6 +153,7 @@ def _trainer(
         role="trainer",
         rank=rank,
         outcome=outcome,
+        error=samples[0].error,
         local_rank=rank % RANKS_PER_NODE,
         world_size=ranks,
         gpu=str(rank % RANKS_PER_NODE),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -126,124 +125,39 @@ def _state(hung: bool | None, cause: str, *, has_report: bool) -> tuple[str, Ton
 
 
 def next_steps(report: Mapping[str, Any] | None) -> tuple[Step, ...]:
-    """What to do about this verdict, most useful first. Commands name the first culprit's process."""
+    """What to do about this verdict: the steps of the report, and a command for the culprit's node."""
     if report is None:
         return (Step("Look at the stacks and the flame graph: they are there without an analysis."),)
     verdict = report["verdict"]
-    hung, cause = verdict.get("hung"), str(verdict.get("cause", "unknown"))
-    node, pid = _first_culprit(report)
-    on = f"On {node}" if node else "On the culprit's node"
-    if hung is False:
-        return _NOT_HUNG.get(cause, _NOT_HUNG["none"])
-    steps = list(_steps(cause, on, pid))
-    if verdict.get("not_captured"):
-        steps.append(
-            Step("Find out why some ranks could not be captured (below): the culprit may be one of them.")
+    steps = [Step(str(text)) for text in verdict.get("next_steps") or ()]
+    if verdict.get("hung") is False:
+        return tuple(steps) or (
+            Step("Nothing to do now: the job moves. If the alert was wrong, raise this job's limit."),
+            Step("If it moves too slowly, compare the two samples to see where the time goes."),
         )
-    if verdict.get("culprit_nodes") and cause in ("storage_io", "compute", "communication", "process_exit"):
-        names = ", ".join(verdict["culprit_nodes"][:4])
-        steps.append(Step(f"If it happens there again, drain {names} and restart the job without it."))
+    node, pid = _first_culprit(report)
+    command = _COMMANDS.get(str(verdict.get("cause")))
+    if node and command:
+        steps.append(
+            Step(f"A first look on {node}:", command.format(proc=f"/proc/{pid or 'PID'}", pid=pid or "PID"))
+        )
+    if not steps:
+        steps.append(Step("Look at the rarest groups below: a rank that stands apart is the first suspect."))
+        steps.append(Step("Capture again in a minute: a second look shows who moves."))
     return tuple(steps)
 
 
-_NOT_HUNG = {
-    "none": (
-        Step(
-            "Nothing to do now: both samples show progress. If this alert was wrong, raise the job's limit."
-        ),
-    ),
-    "checkpoint": (
-        Step("Wait: a checkpoint is being written and moves on."),
-        Step("If it takes this long each time, raise the limit for checkpoints or look at the storage."),
-    ),
-    "compile": (
-        Step("Wait: code is being compiled and moves on; the first iterations are slow."),
-        Step("If it recompiles again and again, look for changing shapes (TORCH_LOGS=recompiles)."),
-    ),
+_COMMANDS = {
+    "storage_io": "cat {proc}/wchan {proc}/stack; ls -l {proc}/fd; dmesg -T | tail -30",
+    "data": "cat {proc}/wchan {proc}/io; ls -l {proc}/fd; dmesg -T | grep -i -E 'oom|blocked'",
+    "compute": "nvidia-smi -q -d ECC,PERFORMANCE,POWER; dmesg -T | grep -i xid",
+    "communication": "ibstat; dmesg -T | grep -i -E 'mlx|link|nvrm'",
+    "checkpoint": "df -h; cat {proc}/wchan {proc}/io; dmesg -T | tail -30",
+    "compile": "free -g; df -h; ps -o pid,stat,etime,args --ppid {pid}",
+    "application": "py-spy dump --native --pid {pid}",
+    "process_exit": "dmesg -T | grep -i -E 'killed|oom|segfault|xid'",
+    "process_stopped": "grep -E '^(State|TracerPid)' {proc}/status; kill -CONT {pid}",
 }
-for _slow in ("data", "storage_io", "compute", "communication", "application", "unknown"):
-    _NOT_HUNG[_slow] = (
-        Step("The job moves on, but slowly. Compare the two samples to see where the time goes."),
-        Step("Capture again in a few minutes; if the same ranks lag, they are the slow ones."),
-    )
-
-
-def _steps(cause: str, on: str, pid: int | None) -> tuple[Step, ...]:
-    proc = f"/proc/{pid}" if pid else "/proc/PID"
-    if cause == "storage_io":
-        return (
-            Step(f"{on}: see what the process waits for in the kernel.", f"cat {proc}/stack {proc}/wchan"),
-            Step("Check the file system it reads or writes.", "dmesg -T | tail -50; df -h; nfsstat -m"),
-            Step("Compare the node's disk and network-storage panels with its neighbours at this time."),
-        )
-    if cause == "data":
-        return (
-            Step(
-                "Open the stacks of the DataLoader workers of a culprit: the innermost frame is what they do."
-            ),
-            Step(
-                f"{on}: look for a blocked read or a worker that was killed.",
-                "dmesg -T | grep -i -E 'oom|hung'",
-            ),
-            Step("If all ranks wait for data, read the dataset code in the innermost frames first."),
-        )
-    if cause == "compute":
-        return (
-            Step(
-                f"{on}: look for GPU errors and clocks.",
-                "nvidia-smi -q -d ECC,PERFORMANCE; dmesg -T | grep -i xid",
-            ),
-            Step(
-                "Read the innermost own frame of the culprit: an endless loop looks the same as a lost GPU."
-            ),
-            Step(
-                "Compare the GPU's power and utilisation with its neighbours: busy at full power is a loop."
-            ),
-        )
-    if cause == "communication":
-        return (
-            Step("Look at the NCCL tab for a communicator with missing or lagging ranks."),
-            Step(
-                "Check links and network errors between the nodes named.",
-                "ibstat; dmesg -T | grep -i -E 'mlx|link'",
-            ),
-            Step("If one group of ranks is in another collective, look for a branch on rank or data."),
-        )
-    if cause == "checkpoint":
-        return (
-            Step("Check the checkpoint's file system: full, slow or gone.", "df -h; dmesg -T | tail -50"),
-            Step("Look at the stack of the rank that still writes; the others wait at a barrier for it."),
-        )
-    if cause == "compile":
-        return (
-            Step("Look at the compile workers in the stacks; a worker that died leaves the rank waiting."),
-            Step(f"{on}: check memory and the compile cache's file system.", "free -g; df -h"),
-        )
-    if cause == "application":
-        return (
-            Step(
-                "Read the innermost frames of the culprit: a lock, a queue or a wait of the job's own code."
-            ),
-            Step("Compare with a waiting rank side by side in the Stacks tab; send both to the job's owner."),
-        )
-    if cause == "process_exit":
-        return (
-            Step("Read the end of the job's log of that rank: it ended before the others."),
-            Step(f"{on}: was it killed?", "dmesg -T | grep -i -E 'killed|oom|segfault'"),
-            Step("Restart the job from its last checkpoint; the rest will not move again."),
-        )
-    if cause == "process_stopped":
-        return (
-            Step(
-                f"{on}: the process is stopped; continue it.", f"kill -CONT {shlex.quote(str(pid or 'PID'))}"
-            ),
-            Step("Find out who stopped it: a debugger, a shell's job control, or a scheduler's suspension."),
-        )
-    return (
-        Step("Look at the rarest groups in the flame graph: a rank that stands apart is the first suspect."),
-        Step("Capture again: a second look a minute later shows who moves."),
-        Step("Look at the NCCL tab, the kernel log and the GPUs of the nodes."),
-    )
 
 
 def _first_culprit(report: Mapping[str, Any]) -> tuple[str, int | None]:

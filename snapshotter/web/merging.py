@@ -1,7 +1,7 @@
 """Merging the stacks of a stored capture quickly: frames are decoded once for all threads of equal JSON.
 
-A node's answer has much that the flame graph does not show; of 10,240 ranks that is most of the time. All else
-about a bundle is read by `bundle.reader`.
+A node's answer has much that the flame graph does not show; of 10,240 ranks that is most of the time. All
+else about a bundle is read by `bundle.reader`.
 """
 
 from __future__ import annotations

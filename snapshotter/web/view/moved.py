@@ -69,8 +69,8 @@ def compare(before: Tree | None, after: Tree | None, thread: str) -> Comparison:
             else:
                 moved.append((here, old, new))
                 moved_ranks |= here
-    moved.sort(key=lambda one: one[0].bit_count())
-    stayed.sort(key=lambda one: -one[0].bit_count())
+    moved.sort(key=lambda one: (one[0].bit_count(), one[0] & -one[0]))
+    stayed.sort(key=lambda one: (-one[0].bit_count(), one[0] & -one[0]))
     return Comparison(
         moved=tuple(_move(bits, old, new) for bits, old, new in moved[:_MOST]),
         stayed=tuple(_move(bits, place, place) for bits, place in stayed[:_MOST]),

@@ -100,7 +100,10 @@ def _split(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         and not _UNDERLINE.fullmatch(lines[number])
     ]
     for start, end in pairwise([*starts, len(lines)]):
-        yield _TIMING.sub("", lines[start].strip()), list(lines[start + 2 : end])
+        title = _TIMING.sub("", lines[start].strip())
+        if title.startswith("(") and start:  # another answer came between the title and its timing
+            title = lines[start - 1].partition("...")[0].strip()
+        yield title, list(lines[start + 2 : end])
 
 
 def _section(title: str, body: list[str]) -> Section:
