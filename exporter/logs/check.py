@@ -119,8 +119,8 @@ def _records(stream: BinaryIO) -> Iterable[bytes]:
     while data := stream.read(_PIECE):
         yield from splitter.feed(data)
     rest = splitter.flush()
-    if rest:
-        yield rest
+    if rest.rstrip().endswith(b"]"):
+        yield rest  # a bar that will not be redrawn; of any other last piece the end may be missing
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:

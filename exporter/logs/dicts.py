@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from exporter.logs.numbers import NUMBER, count
-from exporter.logs.reading import Form, Reading
+from exporter.logs.reading import NO_METRICS, Form, Reading
 from exporter.logs.words import Counter, Topic, counter, topic
 from exporter.logs.wrappers import Record
 
@@ -22,7 +22,7 @@ _LOSS = re.compile(
     re.IGNORECASE,
 )
 _OTHER_METRIC = re.compile(
-    r"(?<![a-z])(?:lr|learning_rate|grad_?norm|gnorm|acc\w*|kl|entropy|tokens?\w*|throughput\w*|(?!timestamp)(?:\w+_)?time(?:_\w+)?|mfu|tps|wps|speed\w*)(?![a-z])",
+    r"(?<![a-z])(?:lr|learning_rate|grad_?norm|gnorm|acc\w*|kl|entropy|tokens?\w*|throughput\w*|(?:iter|step|batch)_time(?:_\w+)?|(?:it|iter|step|sample)s?(?:_per_sec\w*|/s)|mfu|tps|wps|speed\w*)(?![a-z])",
     re.IGNORECASE,
 )
 _EVALUATED = re.compile(
@@ -92,17 +92,14 @@ def read(record: Record, brace: int) -> Reading | None:
     others = any(_OTHER_METRIC.search(name) for name in metrics)
     if number is None and not (losses and (others or epoch is not None)):
         return None
-    if not losses and not others:
-        return Reading(
-            form, key, number, limit, epoch, Topic.MENTION, why="a counter without a training metric"
-        )
     if not losses and any(_EVALUATED.search(name) for name, _ in entries):
         return Reading(
             form, key, number, limit, epoch, Topic.EVALUATION, why="its metrics are an evaluation's"
         )
-    if not losses and number is not None and not any(_OTHER_METRIC.search(name) for name in metrics):
-        return None
-    return Reading(form, key, number, limit, epoch)
+    strong = losses or others
+    if not strong:
+        key += ":" + ",".join(name for name, _ in entries)[:100]
+    return Reading(form, key, number, limit, epoch, strong=strong, why="" if strong else NO_METRICS)
 
 
 def _about(head: str, entries: list[tuple[str, str]]) -> tuple[Topic | None, str]:

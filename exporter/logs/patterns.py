@@ -11,7 +11,7 @@ import re
 from exporter.logs import bars, dicts
 from exporter.logs.evidence import has_metrics, is_evaluation_report, shows_evaluation
 from exporter.logs.numbers import NUMBER, count
-from exporter.logs.reading import Form, Reading, shape
+from exporter.logs.reading import NO_METRICS, Form, Reading, shape
 from exporter.logs.words import Counter, Topic, counter, is_alarm, is_mention, topic
 from exporter.logs.wrappers import Record
 
@@ -30,7 +30,6 @@ _COUNTER = re.compile(
     re.IGNORECASE,
 )
 _NAME = re.compile(r"[A-Za-z_](?:[\w.-]|/(?=[A-Za-z_]))*\Z")
-_BEFORE_PAIR = re.compile(r"(?i:epochs?|ep|train\w*|\w*)")
 _BRACKETS = re.compile(
     r"(?P<epoch>\[\s*(?P<e>\d+)\s*(?:/\s*\d+\s*)?\]\s*)?"
     r"[\[(]\s*(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s*(?:\(\s*[\d.]+\s*%\s*\)\s*)?[\])]"
@@ -47,7 +46,8 @@ _EPOCH = re.compile(
 )
 _TRAIN_EPOCH = re.compile(r"(?i:train\w*)\s*:\s*(?P<epoch>\d+)\s*\[")
 _ONLY_BRACKETS = re.compile(r"\s*(?:\[[^\[\]]*\]\s*)+:?\s*\Z")
-_DECORATED = re.compile(r"\s*[=\-*#~]{3,}.*[=\-*#~]{3,}\s*\Z")
+# DeepSpeed prints this when its engine is made (deepspeed/runtime/engine.py, _report_progress), before any step.
+_DEEPSPEED_MADE = re.compile(r", skipped=0, lr=")
 _MILLISECONDS = re.compile(r"time \(ms\)", re.IGNORECASE)
 
 
@@ -90,7 +90,7 @@ def _keyed(record: Record, text: str, whole: str) -> Reading | None:
         number = count(match["upto"] or match["n"])
         if number is None:
             continue
-        reading = _judge(record, whole, name_start, match.end(), kind, number, _total(match, whole))
+        reading = _judge(record, whole, name_start, match.end(), kind, number, _total(match, whole, number))
         if kind is Counter.EPOCH:
             epoch = epoch or reading
         elif reading.topic is not None:
@@ -117,10 +117,16 @@ def _last_component(name: str) -> str:
     return parts[-1] if parts else ""
 
 
-def _total(match: re.Match[str], text: str) -> int | None:
+def _total(match: re.Match[str], text: str, number: int) -> int | None:
     if match["total"]:
         return count(match["total"])
-    return dicts.total(text)
+    beside = dicts.total(text)
+    if beside is None and "/" in text:
+        # The same number with a total, as fairseq prints it: `epoch 001:  900 / 1234 … num_updates=900`.
+        pair = _EPOCH_PAIR.search(text[:200])
+        if pair is not None and count(pair["n"]) == number:
+            return count(pair["total"])
+    return beside
 
 
 def _judge(
@@ -128,7 +134,7 @@ def _judge(
 ) -> Reading:
     head, tail = text[:start], text[end:]
     form = Form.EPOCH if kind is Counter.EPOCH else Form.KEYED
-    key = f"{form}:{record.source}:{shape(head)}:{shape(text[start:end])}:{total}"
+    key = f"{form}:{record.source}:{shape(head)}:{shape(text[start:end])}:{total if '/' in text[start:end] else None}"
     epoch, epochs = epoch_of(text)
     if kind is Counter.EPOCH:
         epoch, epochs = float(number), total
@@ -152,10 +158,11 @@ def _judge(
     if about is not None and not metrics and not shows_evaluation(tail):
         return not_training(about, f"the text behind the number is about {about}")
     strong = metrics or (total is not None and _in_brackets_alone(text, start))
-    why = "" if strong else "no metrics beside the number: counts once it has come again with a higher one"
+    why = "" if strong else NO_METRICS
     if not strong:
         key += shape(tail)
-    return Reading(form, key, number, total, epoch, None, strong, why=why, epochs=epochs)
+    unstarted = number == 0 and _DEEPSPEED_MADE.match(tail) is not None
+    return Reading(form, key, number, total, epoch, None, strong, unstarted=unstarted, why=why, epochs=epochs)
 
 
 def _in_brackets_alone(text: str, start: int) -> bool:

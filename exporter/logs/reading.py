@@ -20,6 +20,9 @@ class Form(StrEnum):
     BARE = "bare"  # a number without any name, before metrics
 
 
+NO_METRICS = "no metrics beside the number: counts once the same has come again with a higher one"
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One record, read by itself."""

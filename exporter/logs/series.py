@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from exporter.logs.reading import Form, Reading
 
 _MOST = 256  # series of one log that are remembered
+_OTHER_UNIT = 8  # times the advance of the strong series beyond which a bar counts something else
 _RECURRED = 3  # records after which a weak series may count
 _BARS = (Form.BAR, Form.OPEN_BAR)
 
@@ -46,6 +47,9 @@ class Series:
     during: int = 0
     beside: int = 0
     cycles: int = 0
+    at_reference: int = 0  # where this bar stood at the last of them
+    finer: int = 0  # times it had gone much further than they: it counts samples or prompts
+    alike: int = 0
     reference_advance: int = 0  # what the strong series advanced by at the last record beside this bar
     # Beside other bars: key of an outer bar, and where that stood when this one's cycle began.
     marks: dict[str, int] = field(default_factory=dict)
@@ -139,6 +143,11 @@ class Chooser:
                 if bar.form in _BARS:
                     if bar.under_way:
                         bar.during += 1
+                        gone = (bar.last or 0) - bar.at_reference
+                        if advance and gone > 0:
+                            bar.finer += gone > _OTHER_UNIT * advance
+                            bar.alike += gone <= _OTHER_UNIT * advance
+                        bar.at_reference = bar.last or 0
                     else:
                         bar.beside += 1
                         bar.reference_advance = advance or bar.reference_advance
@@ -236,6 +245,8 @@ class Chooser:
     def _agrees(self, bar: Series) -> bool:
         """Whether a bar moves along with the strong series, rather than between their records."""
         seen = bar.during + bar.beside
+        if bar.finer > bar.alike:
+            return False
         if bar.during:
             return bar.during * 4 >= seen or bar.named
         outside = self._strong_records
