@@ -19,6 +19,7 @@ import urllib3
 from snapshotter.capture import wire
 from snapshotter.capture.bounded import run_all
 from snapshotter.capture.inventory import Agent
+from snapshotter.capture.neterror import why
 from snapshotter.capture.node import Progress
 from snapshotter.capture.wire import AnswerReader, NotAnAnswer, Order
 from snapshotter.stacks.model import NodeAnswer, Outcome
@@ -93,7 +94,7 @@ class AgentClient:
             finally:
                 reply.close()
         except urllib3.exceptions.NewConnectionError as error:
-            raise AgentFailure("unreachable", f"{agent.address} cannot be asked: {_reason(error)}") from error
+            raise AgentFailure("unreachable", f"{agent.address} cannot be asked: {why(error)}") from error
         except urllib3.exceptions.ConnectTimeoutError as error:
             raise AgentFailure("unreachable", f"{agent.address} does not answer") from error
         except (urllib3.exceptions.ReadTimeoutError, _TooSlow) as error:
@@ -102,7 +103,7 @@ class AgentClient:
             limit = wire.LARGEST_ANSWER >> 20
             raise AgentFailure("error", f"the answer of {agent.address} exceeds {limit} MiB") from error
         except (urllib3.exceptions.HTTPError, OSError, zlib.error, ValueError) as error:
-            raise AgentFailure("unreachable", f"{agent.address} cannot be asked: {_reason(error)}") from error
+            raise AgentFailure("unreachable", f"{agent.address} cannot be asked: {why(error)}") from error
         finally:
             pool.close()
 
@@ -208,8 +209,3 @@ def _context(tls: Tls) -> ssl.SSLContext:
     if tls.cert_file is not None:
         context.load_cert_chain(tls.cert_file, tls.key_file)
     return context
-
-
-def _reason(error: BaseException) -> str:
-    cause = getattr(error, "reason", None) or error
-    return str(cause).rpartition(": ")[2] or type(cause).__name__

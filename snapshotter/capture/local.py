@@ -6,18 +6,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from exporter.config import NcclConfig
-from exporter.nccl.find import SKIPS
-from exporter.nccl.question import ask_job
 from exporter.procfs import ProcFS
 from exporter.ranks import RankFinder, Scan
+from snapshotter.capture import rasfacts
 from snapshotter.capture.agent import Memory
 from snapshotter.capture.facts import look
 from snapshotter.capture.node import Progress, capture_node
 from snapshotter.capture.pyspy import PySpy
+from snapshotter.capture.rasfacts import RasFacts
 from snapshotter.capture.wire import Order
 from snapshotter.config import CaptureConfig
-from snapshotter.stacks.model import NcclAnswer, NodeAnswer
+from snapshotter.stacks.model import NodeAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +57,14 @@ class LocalNode:
             deadline=min(order.deadline, settings.node_timeout),
             native_frames=order.native_frames,
             remembered=self.memory.ranks,
-            ask_nccl=self._ask_nccl if order.ask_nccl and settings.ask_nccl else None,
+            ask_nccl=self._ask_nccl if order.ask_nccl and settings.ask_nccl and not pids else None,
             progress=progress,
         )
 
-    def _ask_nccl(self, scan: Scan, job_id: str) -> NcclAnswer:
-        config = NcclConfig(ask_unsafe_versions=self.settings().ask_unsafe_nccl_versions)
-        asked = ask_job(self.procfs, [one for one in scan.processes if one.job_id == job_id], config)
-        if asked.answer is None:
-            reason = "there was nobody to ask" if asked.skip is None else SKIPS[asked.skip]
-            return NcclAnswer("", error=f"not asked: {reason}")
-        answer = asked.answer
-        problem = None if answer.reason is None else f"{answer.reason}: {answer.detail}"
-        return NcclAnswer(answer.text, answer.report.format, problem)
+    def _ask_nccl(self, scan: Scan, job_id: str) -> RasFacts:
+        return rasfacts.ask(
+            self.procfs, scan, job_id, unsafe_versions=self.settings().ask_unsafe_nccl_versions
+        )
 
 
 def local_node(

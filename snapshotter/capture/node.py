@@ -17,6 +17,7 @@ from snapshotter.capture.bounded import Pending, call_within, run_all
 from snapshotter.capture.expected import missing_here
 from snapshotter.capture.privacy import allowed_environment, mask_command_line
 from snapshotter.capture.pyspy import PySpy
+from snapshotter.capture.rasfacts import RasFacts
 from snapshotter.capture.sampling import Sampler
 from snapshotter.stacks.model import NcclAnswer, NodeAnswer, Outcome, Process, Sample, Thread
 
@@ -59,7 +60,7 @@ def capture_node(
     native_frames: bool = False,
     kernel_log_before: float = 3600.0,
     remembered: Callable[[str], Iterable[int]] = lambda job_id: (),
-    ask_nccl: Callable[[Scan, str], NcclAnswer | None] | None = None,
+    ask_nccl: Callable[[Scan, str], RasFacts] | None = None,
     read_kernel_log: Callable[[float, float], tuple[str, ...]] = kernellog.troubles,
     progress: Callable[[Progress], None] = lambda step: None,
     now: Callable[[], float] = time.time,
@@ -72,7 +73,7 @@ def capture_node(
     kernel's log is read from `kernel_log_before` seconds back.
 
     `find` looks for the training processes of the node; `remembered` gives ranks of a job seen here before.
-    `ask_nccl` is asked once, meanwhile, and may answer nothing. Never raises for what it finds: where
+    `ask_nccl` is asked once, meanwhile. Never raises for what it finds: where
     nothing is found, or not in time, the answer has an error that says so.
     """
     started = now()
@@ -114,6 +115,7 @@ def capture_node(
     if native_frames:
         _read_native(pyspy, processes, side, end)
         processes = tuple(replace(one, native_threads=side.native.get(one.pid, ())) for one in processes)
+    ras = _ras(nccl, end)
     return NodeAnswer(
         node=node,
         outcome="ok",
@@ -123,7 +125,8 @@ def capture_node(
         error=None if chosen else _nothing_found(scan, job_id, node),
         processes=processes,
         expected_ranks=missing_here(processes, call_within(lambda: tuple(remembered(job)), 1.0) or ()),
-        nccl=None if nccl is None else _nccl_answer(nccl, end),
+        nccl=None if ras is None else ras.answer,
+        nccl_facts=() if ras is None else ras.facts,
         # Last, as it takes the interpreter's time and the samples want it first.
         kernel_log=_lines(Pending(lambda: read_kernel_log(started - kernel_log_before, now()))),
     )
@@ -174,13 +177,14 @@ def _read_native(pyspy: PySpy, processes: Sequence[Process], side: _Side, end: f
     run_all(read, native.chosen(processes), at_once=2, limit=_NATIVE_LIMIT, total=total, name="native")
 
 
-def _nccl_answer(pending: Pending[NcclAnswer | None], end: float) -> NcclAnswer | None:
-    started = time.monotonic()
+def _ras(pending: Pending[RasFacts] | None, end: float) -> RasFacts | None:
+    if pending is None:
+        return None
     try:
-        answer = pending.result(max(0.0, end - started))
+        answer = pending.result(max(0.0, end - time.monotonic()))
     except Exception as error:  # whatever the client of a broken peer runs into, the stacks matter more
-        return NcclAnswer("", error=f"asking NCCL failed: {error}")
-    return answer
+        return RasFacts(NcclAnswer("", error=f"asking NCCL failed: {error}"))
+    return answer or RasFacts(NcclAnswer("", error="NCCL did not answer within the capture's time"))
 
 
 def _lines(pending: Pending[tuple[str, ...]]) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import msgspec
 import urllib3
 
+from snapshotter.capture.neterror import why
+
 _LARGEST = 256 * 1024 * 1024  # bytes
 
 
@@ -77,7 +79,7 @@ class Prometheus:
             finally:
                 reply.release_conn()
         except urllib3.exceptions.HTTPError as error:
-            raise PrometheusError(f"Prometheus at {self._url} does not answer: {_reason(error)}") from error
+            raise PrometheusError(f"Prometheus at {self._url} does not answer: {why(error)}") from error
         return self._understand(reply.status, body)
 
     def _understand(self, status: int, body: bytes) -> tuple[Series, ...]:
@@ -97,8 +99,3 @@ def quote(text: str) -> str:
     """A string literal of PromQL."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
-
-
-def _reason(error: Exception) -> str:
-    cause = getattr(error, "reason", None) or error
-    return str(cause).rpartition(": ")[2] or type(error).__name__

@@ -1,0 +1,236 @@
+"""`capture` on a real torch job that hangs: on this node, through agents, and where it cannot be done."""
+
+from __future__ import annotations
+
+import argparse
+import hmac
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cheroot.wsgi import Server
+
+from exporter.procfs import ProcFS
+from snapshotter import oneshot
+from snapshotter.bundle.reader import open_folder
+from snapshotter.capture.agent import create_app
+from snapshotter.capture.local import local_node
+from snapshotter.config import AgentsConfig, CaptureConfig, Config
+from snapshotter.oneshot import CannotCapture
+from snapshotter.stacks.model import JobCapture
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "capture_train.py"
+JOB = f"oneshot-{os.getpid()}"
+QUICK = CaptureConfig(sample_interval=0.5)  # type: ignore[arg-type]
+TOKEN = "t0ken"
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The pid of torchrun, whose rank 0 hangs while rank 1 waits for it."""
+    log = tmp_path_factory.mktemp("job") / "log"
+    with log.open("wb") as output:
+        launcher = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),
+                *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", f"--rdzv-id={JOB}"),
+                *(PROGRAM, "--hang", "--workers=1"),
+            ],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "WANDB_API_KEY": "hush"},
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while b"iteration 2\n" not in log.read_bytes():
+            assert launcher.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield launcher.pid
+    finally:
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.wait()
+
+
+class Ran:
+    def __init__(self, *words: str | Path, settings: Config | None = None) -> None:
+        parser = argparse.ArgumentParser()
+        oneshot.add_arguments(parser)
+        self.out, self.err = io.StringIO(), io.StringIO()
+        self.status = oneshot.run(
+            oneshot.wanted(parser.parse_args([str(word) for word in words])),
+            settings or Config(capture=QUICK),
+            node="here",
+            procfs=ProcFS(),
+            read_token=lambda path: path.read_text().strip(),
+            out=self.out,
+            err=self.err,
+        )
+
+    @property
+    def said(self) -> str:
+        return self.err.getvalue()
+
+
+def check(capture: JobCapture) -> None:
+    found = {(process.role, process.rank): process for process in capture.processes}
+    assert set(found) == {
+        ("trainer", 0),
+        ("trainer", 1),
+        ("dataloader", 0),
+        ("dataloader", 1),
+        ("launcher", None),
+    }
+    assert {process.outcome for process in found.values()} == {"ok"}
+    frames = [
+        frame.name
+        for sample in found["trainer", 0].samples
+        for thread in sample.threads
+        for frame in thread.frames
+    ]
+    assert frames.count("hang") == 2
+    assert found["trainer", 1].environment["RANK"] == "1"
+    assert "hush" not in repr(capture)
+
+
+def test_a_bundle_of_the_job_on_this_node(job: int, tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "bundle"
+    ran = Ran("--job", JOB, "-o", target)
+
+    assert ran.status == 0, ran.said
+    assert "here: sample 2 of 2: 5 of 5" in ran.said
+    bundle = open_folder(target)
+    check(bundle.capture())
+    assert bundle.manifest().request.trigger == "manual"
+    verdict = bundle.report()["verdict"]
+    assert (verdict["scope"], verdict["culprit_ranks"]) == ("local", "0")
+    assert verdict["headline"] in ran.out.getvalue()
+    assert [path.name for path in target.parent.iterdir()] == ["bundle"]
+
+
+def test_one_page_of_any_process_tree(job: int, tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    ran = Ran("--pid", str(job), "-o", target)
+    assert ran.status == 0, ran.said
+    page = target.read_text()
+    assert page.lstrip().lower().startswith("<!doctype html>")
+    assert "hang" in page
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+@pytest.fixture
+def agent() -> Iterator[str]:
+    """The address of a real agent of this node."""
+    local = local_node("gpu-node-1", ProcFS(), lambda: QUICK)
+    app = create_app(
+        node=local.node,
+        find=local.find,
+        capture=local.capture,
+        matches=lambda given: hmac.compare_digest(given, TOKEN),
+    )
+    server = Server(("127.0.0.1", 0), app)
+    server.prepare()
+    threading.Thread(target=server.serve, daemon=True).start()
+    yield f"127.0.0.1:{server.bind_addr[1]}"
+    server.stop()
+
+
+def test_through_agents_one_of_which_is_gone(job: int, tmp_path: Path, agent: str) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    settings = Config(capture=QUICK, agents=AgentsConfig(token_file=str(tmp_path / "token")))
+    target = tmp_path / "bundle"
+    ran = Ran("--job", JOB, "--nodes", f"{agent},127.0.0.1:9", "-o", target, settings=settings)
+
+    assert ran.status == 0, ran.said
+    assert "not complete: 127.0.0.1:9: 127.0.0.1:9 cannot be asked: Connection refused" in ran.said
+    bundle = open_folder(target)
+    assert [(entry.node, entry.outcome) for entry in bundle.manifest().nodes] == [
+        ("gpu-node-1", "ok"),
+        ("127.0.0.1:9", "unreachable"),
+    ]
+    check(bundle.capture())
+
+
+def test_an_agent_captures_no_process_that_does_not_train(job: int, tmp_path: Path, agent: str) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    settings = Config(capture=QUICK, agents=AgentsConfig(token_file=str(tmp_path / "token")))
+    ran = Ran("--job", "no-such-job", "--nodes", agent, "-o", tmp_path / "x.html", settings=settings)
+    assert ran.status == 2
+    assert "no process of job no-such-job is left on gpu-node-1" in ran.said
+    assert JOB in ran.said  # what there is
+    assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--pid", "999999999", "-o", "{}/x"], "no process runs with pid 999999999 on here"),
+        (["--job", "nobody", "-o", "{}/x"], "no process of job nobody is left on here"),
+        (["--nodes", "a b", "-o", "{}/x"], "HOST:PORT"),
+        (["--pid", "1", "-o", "{}/full"], "is there already"),
+        (["--pid", "1", "-o", "{}/full/file/x"], "cannot be written: File exists"),
+        (["--pid", "1", "-o", "{}/folder.html"], "is a folder: name a file"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(tmp_path: Path, words: list[str], problem: str) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    (tmp_path / "folder.html").mkdir()
+    ran = Ran(*(word.format(tmp_path) for word in words))
+    assert ran.status == 2
+    assert ran.said.count("\n") == 1
+    assert ran.said.startswith("error: ")
+    assert problem in ran.said
+
+
+def test_options_that_do_not_go_together(tmp_path: Path) -> None:
+    with pytest.raises(CannotCapture, match="--pid is about this node"):
+        Ran("--pid", "1", "--nodes", "x", "-o", tmp_path / "y")
+
+
+def test_several_jobs_are_named_not_guessed(job: int, tmp_path: Path, start_rank: Callable[[], None]) -> None:
+    start_rank()
+    ran = Ran("-o", tmp_path / "x")
+    assert ran.status == 2
+    assert "several jobs run on here: name one with --job: " in ran.said
+    assert JOB in ran.said
+
+
+@pytest.fixture
+def start_rank() -> Iterator[Callable[[], None]]:
+    """Starts a rank of another job."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start() -> None:
+        torchrun = {
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "1",
+            "TORCHELASTIC_RUN_ID": f"other-{os.getpid()}",
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-c", "print('ready', flush=True); import time; time.sleep(600)"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **torchrun},
+        )
+        running.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
