@@ -16,12 +16,12 @@ import torch.distributed as dist
 CHECKPOINT_SECONDS = 20.0
 
 
-def tokenize(rank: int) -> None:
+def assign_experts(rank: int) -> None:
     """Rank 2 takes a lock that is never released: stuck in user code."""
     if rank == 2:
-        vocabulary_lock = threading.Lock()
-        vocabulary_lock.acquire()
-        vocabulary_lock.acquire()
+        expert_lock = threading.Lock()
+        expert_lock.acquire()
+        expert_lock.acquire()
 
 
 def read_remote_shard() -> bytes:

@@ -82,7 +82,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: torch.
 def strike(scenario: str, rank: int, iteration: int, folder: Path) -> None:
     """The fault of the scenario, if it sits in the training loop."""
     if scenario == "stuck-rank":
-        faults.tokenize(rank)
+        faults.assign_experts(rank)
     elif scenario == "stopped-rank":
         faults.stop(rank)
     elif scenario == "disk-sleep":
