@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from snapshotter.render.words import seen
 from snapshotter.stacks import rankset
 from snapshotter.stacks.report import Report
 from snapshotter.stacks.tree import code_path
@@ -38,4 +39,4 @@ def render(report: Report) -> str:
     for found in report.equivalence_classes[:MAX_CLASSES]:
         lines.append(f"  {found.role} {found.thread}: {found.count} of ranks {rankset.fold(found.ranks)}")
         lines += [f"      {frame.name or 'unknown'} ({code_path(frame)})" for frame in found.stack]
-    return "\n".join(lines) + "\n"
+    return "\n".join(seen(line) for line in lines) + "\n"

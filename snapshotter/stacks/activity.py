@@ -12,6 +12,8 @@ from snapshotter.stacks.verdict import Cause
 # An unknown function takes the meaning of a caller's name (read_block, acquire_slot) only from close by.
 _NEAR = 3
 
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.|^<|^$")
+
 _VARIANT = re.compile(
     r"(?:_coalesced|_into_tensor|_tensor|_object|_list|_single|_multigpu|_base|_async|_out|_)+$"
 )
@@ -24,13 +26,16 @@ _OPERATIONS = {
 }
 
 
+_OPEN_ENDED = frozenset({"wait", "wait_tensor", "result", "synchronize"})
+
+
 @dataclass(frozen=True, slots=True)
 class Activity:
     """`frame` is where it happens: the innermost frame that is not plumbing.
 
     `anchor` is the index of that frame. For a wait, `operation` is the collective as far as the stack tells
-    ("" where it goes together with any) and `site` the job's own code that called it. `in_module`: own work
-    inside the forward or backward of a module.
+    ("" where it goes together with any). `site` is the code outside of it that called for it, the job's own
+    where that can be told. `in_module`: own work inside the forward or backward of a module.
     """
 
     kind: Kind
@@ -87,8 +92,9 @@ def classify(frames: tuple[Frame, ...], knowledge: Knowledge) -> Activity:
                 return _waiting(index, frames, knowledge)
         elif kind in DECISIVE:
             if own is None:
-                return Activity(kind, frame, index)
-            return Activity("data" if kind == "idle" else kind, frames[anchor], anchor)
+                return Activity(kind, frame, index, site=_caller(frames, index))
+            kind = "data" if kind == "idle" else kind
+            return Activity(kind, frames[anchor], anchor, site=_caller(frames, anchor))
         elif own is None:
             own, anchor = kind, index
         elif own == "user" and kind not in ("user", "compute") and index - anchor <= _NEAR:
@@ -97,10 +103,19 @@ def classify(frames: tuple[Frame, ...], knowledge: Knowledge) -> Activity:
         if own == "user" and fallback is not None:
             own = fallback
         inside = _inside_module(frames, anchor)
-        return Activity(own, frames[anchor], anchor, in_module=inside)
+        return Activity(own, frames[anchor], anchor, site=_caller(frames, anchor), in_module=inside)
     if fallback is not None:
-        return Activity(fallback, frames[fallback_at], fallback_at)
+        site = _caller(frames, fallback_at)
+        return Activity(fallback, frames[fallback_at], fallback_at, site=site)
     return Activity("plumbing", frames[0]) if frames else NOTHING
+
+
+def _caller(frames: tuple[Frame, ...], anchor: int) -> Frame | None:
+    """The job's own code that called library code; None where the frame itself is the job's own."""
+    if not _LIBRARY.search(frames[anchor].filename):
+        return None
+    callers = frames[anchor + 1 :]
+    return next((frame for frame in callers if not _LIBRARY.search(frame.filename)), None)
 
 
 def as_computing(activity: Activity) -> Activity:
@@ -119,6 +134,8 @@ def _waiting(index: int, frames: tuple[Frame, ...], knowledge: Knowledge) -> Act
     entry = knowledge.look_up(frame)
     kind = entry.kind
     operation = "" if entry.unspecific else operation_of(frame.name)
+    open_ended = entry.unspecific or operation in _OPEN_ENDED
+    operation = "" if open_ended else operation
     site: Frame | None = None
     for outer in frames[index + 1 :]:
         meaning = knowledge.look_up(outer)
@@ -127,8 +144,8 @@ def _waiting(index: int, frames: tuple[Frame, ...], knowledge: Knowledge) -> Act
         if meaning.kind not in WAITS:
             site = outer
             break
-        if entry.unspecific and not meaning.unspecific:
+        if open_ended and not meaning.unspecific and (asked := operation_of(outer.name)) not in _OPEN_ENDED:
             # `wait` of a request: what was asked for is in an outer frame.
             kind = meaning.kind
-            operation = operation or operation_of(outer.name)
+            operation = operation or asked
     return Activity(kind, frame, index, operation, site)

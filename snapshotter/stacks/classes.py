@@ -55,27 +55,39 @@ def equivalence_classes(digest: Digest, seats: Sequence[int]) -> tuple[Equivalen
 def function_stats(digest: Digest, seats: Sequence[int]) -> tuple[FunctionStat, ...]:
     """Most frequent first."""
     counts: dict[str, int] = {}
-    holders: dict[str, list[list[int]]] = {}
-    for group in digest.groups:
+    holders: dict[str, list[int]] = {}
+    for number, group in enumerate(digest.groups):
         here: dict[str, int] = {}
         for frame in group.stack:
             function = f"{frame.name or UNKNOWN} {code_path(frame)}"
             here[function] = here.get(function, 0) + 1
         for function, times in here.items():
             counts[function] = counts.get(function, 0) + times * len(group.processes)
-            holders.setdefault(function, []).append(group.processes)
-    sources = [process.source for process in digest.processes]
+            holders.setdefault(function, []).append(number)
+    sources = _Sources(digest, seats)
     return tuple(
-        _stat(function, counts[function], holders[function], sources, seats)
+        FunctionStat(function, counts[function], *sources.of(tuple(holders[function])))
         for function in sorted(counts, key=lambda function: (-counts[function], function))
     )
 
 
-def _stat(
-    function: str, count: int, holders: list[list[int]], sources: list[str], seats: Sequence[int]
-) -> FunctionStat:
-    processes = sorted(
-        {process for held in holders for process in held}, key=lambda p: (seats[p], sources[p])
-    )
-    ranks = rankset.of([seats[p] for p in processes if seats[p] >= 0])
-    return FunctionStat(function, count, tuple(sources[p] for p in processes[:MAX_SOURCES]), ranks)
+class _Sources:
+    """Names and ranks of the processes that hold some stack groups; most functions share theirs."""
+
+    def __init__(self, digest: Digest, seats: Sequence[int]) -> None:
+        self._digest = digest
+        self._seats = seats
+        names = [process.source for process in digest.processes]
+        order = sorted(range(len(names)), key=lambda n: (seats[n], names[n]))
+        self._names = names
+        self._position = {process: place for place, process in enumerate(order)}
+        self._known: dict[tuple[int, ...], tuple[tuple[str, ...], RankSet]] = {}
+
+    def of(self, groups: tuple[int, ...]) -> tuple[tuple[str, ...], RankSet]:
+        known = self._known.get(groups)
+        if known is None:
+            found = {process for number in groups for process in self._digest.groups[number].processes}
+            processes = sorted(found, key=self._position.__getitem__)
+            ranks = rankset.of([self._seats[p] for p in processes if self._seats[p] >= 0])
+            known = self._known[groups] = tuple(self._names[p] for p in processes[:MAX_SOURCES]), ranks
+        return known

@@ -15,12 +15,10 @@ from snapshotter.stacks import rules_process as process
 from snapshotter.stacks import rules_stack as stack
 from snapshotter.stacks.case import Case
 from snapshotter.stacks.finding import Finding, speaks_against, speaks_for
-from snapshotter.stacks.groups import Explanation, ParallelSizes, explain, sizes_of
+from snapshotter.stacks.groups import NO_SIZES, Explanation, ParallelSizes, explain, sizes_of
 from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.verdict import Evidence, Verdict
 from snapshotter.stacks.wording import count, named, next_steps, waits_in, whose
-
-NO_SIZES = ParallelSizes()
 
 _MOST_EVIDENCE = 24
 

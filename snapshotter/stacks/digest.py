@@ -7,7 +7,7 @@ own and the centre adds.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from snapshotter.stacks.model import Frame, NodeAnswer, Outcome, Process, Role, Sample, Thread
 from snapshotter.stacks.motion import Delta, Motion, delta_of
@@ -123,7 +123,8 @@ class Digester:
         self._others: dict[tuple[tuple[str, int], ...], tuple[tuple[str, Stack], ...]] = {}
         self._groups: dict[tuple[Role, str, bool, int], StackGroup] = {}
 
-    def _intern(self, frames: Stack) -> Stack:
+    def intern(self, frames: Stack) -> Stack:
+        """The one object that stands for this stack."""
         known = self._same.get(id(frames))
         if known is None:
             known = self._distinct.setdefault(frames, frames)
@@ -133,7 +134,7 @@ class Digester:
 
     def add_node(self, answer: NodeAnswer) -> None:
         """Take in everything a node answered."""
-        self.digest.nodes.append(answer)
+        self.digest.nodes.append(replace(answer, processes=()))
         for process in answer.processes:
             self.add_process(process)
 
@@ -173,25 +174,29 @@ class Digester:
         main = main_thread(sample.threads, process.pid)
         others: list[tuple[str, Stack]] = []
         for thread in sample.threads:
-            stack = self._intern(thread.frames)
+            stack = self.intern(thread.frames)
             name = thread.thread_name or UNNAMED
             if thread is main:
                 facts.stack, facts.active = stack, thread.active
             else:
                 others.append((name, stack))
-            key = (process.role, name, thread is main, id(stack))
-            group = self._groups.get(key)
-            if group is None:
-                group = self._groups[key] = StackGroup(process.role, name, thread is main, stack)
-                self.digest.groups.append(group)
-            group.processes.append(number)
+            self.group(process.role, name, thread is main, stack).processes.append(number)
         facts.threads = len(sample.threads)
-        facts.other_stacks = self._share(tuple(others))
+        facts.other_stacks = self.share(tuple(others))
         last = process.samples[-1]
         if last is not sample and last.outcome == "ok":
             self._compare(facts, sample, last)
 
-    def _share(self, others: tuple[tuple[str, Stack], ...]) -> tuple[tuple[str, Stack], ...]:
+    def group(self, role: Role, thread: str, main: bool, stack: Stack) -> StackGroup:
+        """The group of these threads; `stack` must come from `intern`."""
+        key = (role, thread, main, id(stack))
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = StackGroup(role, thread, main, stack)
+            self.digest.groups.append(group)
+        return group
+
+    def share(self, others: tuple[tuple[str, Stack], ...]) -> tuple[tuple[str, Stack], ...]:
         """Equal ranks have equal background threads; they need one tuple."""
         key = tuple((name, id(stack)) for name, stack in others)
         return self._others.setdefault(key, others)
@@ -200,14 +205,14 @@ class Digester:
         later = main_thread(last.threads, facts.pid)
         if later is None:
             return
-        facts.later_stack = self._intern(later.frames)
+        facts.later_stack = self.intern(later.frames)
         before = {thread.thread_id: thread for thread in first.threads}
         moving = tuple(
             thread.thread_name or UNNAMED
             for thread in last.threads
             if thread is not later
             and (earlier := before.get(thread.thread_id)) is not None
-            and self._intern(earlier.frames) is not self._intern(thread.frames)
+            and self.intern(earlier.frames) is not self.intern(thread.frames)
         )
         facts.delta = delta_of(first, last, facts.pid, moving)
 

@@ -194,11 +194,13 @@ FRAMEWORKS = (
         "collective",
         r"megatron/core/(?:distributed|tensor_parallel/mappings|optimizer|transformer/moe)",
         r"\w*(?:grad_sync|param_sync|reduce|gather|all_?to_?all|wait)\w*",
+        unspecific=True,
     ),
     Entry(
         "collective",
         r"deepspeed/(?:comm|runtime/zero|runtime/comm|utils/groups)",
         r"(?!(?:forward|backward|step)$)\w*(?:reduce|gather|wait|barrier|broadcast|fetch_sub|synchron|all_to_all)\w*",
+        unspecific=True,
     ),
     Entry("plumbing", r"deepspeed/comm/"),
     Entry("collective", r"horovod/(?:torch|tensorflow|common|mxnet|keras|runner)"),

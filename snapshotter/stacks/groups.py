@@ -26,11 +26,14 @@ _VARIABLES = {
 class ParallelSizes:
     """Ranks per tensor-parallel group and number of pipeline stages; None: as the processes say.
 
-    Ranks are ordered as in Megatron-LM: a tensor-parallel group is neighbours, a pipeline stage a large block.
+    Ranks in the order of Megatron-LM: a tensor-parallel group is neighbours, a pipeline stage a large block.
     """
 
     tensor: int | None = None
     pipeline: int | None = None
+
+
+NO_SIZES = ParallelSizes()
 
 
 @dataclass(frozen=True, slots=True)

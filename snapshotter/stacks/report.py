@@ -10,9 +10,9 @@ from typing import Any
 from snapshotter.stacks import rankset
 from snapshotter.stacks.case import Case
 from snapshotter.stacks.classes import EquivalenceClass, FunctionStat, equivalence_classes, function_stats
-from snapshotter.stacks.diagnose import NO_SIZES, diagnose
+from snapshotter.stacks.diagnose import diagnose
 from snapshotter.stacks.digest import Digest, ProcessFacts, digest
-from snapshotter.stacks.groups import ParallelSizes
+from snapshotter.stacks.groups import NO_SIZES, ParallelSizes
 from snapshotter.stacks.knowledge import Knowledge, with_entries
 from snapshotter.stacks.model import Frame, JobCapture, Role
 from snapshotter.stacks.rankset import RankSet

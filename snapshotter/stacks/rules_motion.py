@@ -55,7 +55,8 @@ def progress(case: Case) -> Finding | None:
     if cause != "none":
         rest = total - ranks.bit_count()
         others = f"; {count(rest, 'other rank')} wait meanwhile" if rest else ""
-        says = f"Slow, not hung: {named(ranks).lower()} {what} and got on between the two samples{others}."
+        who = named(ranks).lower() if rest or not several else f"all {count(total)}"
+        says = f"Slow, not hung: {who} {what} and got on between the two samples{others}."
     else:
         says = f"The job moves: {ranks.bit_count():,} of {count(total)} got on between the two samples."
     return Finding(
@@ -79,7 +80,7 @@ def _ticks(case: Case) -> Finding:
         cause="none",
         strength=0.6,
         scope="none",
-        says="The job still runs: stacks look alike in both samples, but waiting ranks keep waking and working.",
+        says="The job still runs: stacks look alike in both samples, but waiting ranks wake and work.",
         evidence=(
             speaks_for(
                 "motion", "Most waiting ranks woke several times a second and used the processor in between."

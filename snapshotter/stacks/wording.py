@@ -20,7 +20,7 @@ MAX_NAMED = 60  # characters of a rank list in a sentence
 _DOES: dict[Kind, tuple[str, str]] = {
     "collective": ("waits in {at}", "wait in {at}"),
     "point_to_point": ("waits for another rank in {at}", "wait for other ranks in {at}"),
-    "rendezvous": ("waits for the others to connect in {at}", "wait for the others to connect in {at}"),
+    "rendezvous": ("sets up or ends communication in {at}", "set up or end communication in {at}"),
     "device": ("waits for its device in {at}", "wait for their devices in {at}"),
     "backward": ("is in autograd's backward", "are in autograd's backward"),
     "dataloader": ("waits for its DataLoader workers", "wait for their DataLoader workers"),
@@ -52,7 +52,7 @@ _NEXT: dict[Cause, tuple[str, ...]] = {
         "If no rank is named, the input pipeline itself is stuck: its code, or the storage that all share.",
     ),
     "storage_io": (
-        "On the node named: dmesg for 'not responding' or 'blocked for more than', then timeout 5 stat MOUNT.",
+        "On the node named: dmesg for 'not responding' or 'blocked for more', then timeout 5 stat MOUNT.",
         "Drain the node if only its mount hangs; if all nodes hang, the file server is to blame.",
         "A process in uninterruptible sleep cannot be killed: the node may need a restart.",
     ),
@@ -106,12 +106,18 @@ def base(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
+def shown(text: str) -> str:
+    """A name from outside as a sentence can hold it: printable, and not too long."""
+    plain = "".join(char if char.isprintable() else "?" for char in text)
+    return plain if len(plain) <= MAX_NAMED else f"{plain[: MAX_NAMED - 1]}…"
+
+
 def at(frame: Frame | None) -> str:
     """`read (indexed_dataset.py:344)`."""
     if frame is None:
         return "unknown code"
-    name = frame.name or "an unnamed function"
-    return f"{name} ({base(frame.filename)}:{frame.line})" if frame.filename else name
+    name = shown(frame.name or "an unnamed function")
+    return f"{name} ({shown(base(frame.filename))}:{frame.line})" if frame.filename else name
 
 
 def named(ranks: RankSet) -> str:
@@ -129,7 +135,10 @@ def count(number: int, word: str = "rank") -> str:
 
 def does(activity: Activity, *, many: bool) -> str:
     """What one rank, or several, are doing."""
-    return _DOES[activity.kind][1 if many else 0].format(at=at(activity.frame))
+    place = at(activity.frame)
+    if activity.site is not None and not activity.waits:
+        place += f", called from {at(activity.site)}"
+    return _DOES[activity.kind][1 if many else 0].replace("{at}", place)
 
 
 def common(activities: Iterable[Activity]) -> Activity | None:
@@ -158,7 +167,11 @@ def waits_in(case: Case, ranks: RankSet) -> str:
         return ""
     if usual.kind == "backward":
         return " in autograd's backward"
-    return f" in {usual.operation or usual.frame.name}"
+    if usual.kind == "point_to_point" and usual.frame.name.endswith("wait"):
+        return " in point-to-point communication"
+    if usual.kind == "collective" and usual.operation:
+        return f" in {shown(usual.operation)}"
+    return f" in {shown(usual.frame.name.rsplit('.', 1)[-1])}"
 
 
 def whose(explanation: Explanation | None, culprits: RankSet) -> str:

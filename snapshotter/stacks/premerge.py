@@ -1,0 +1,111 @@
+"""What a node boils down of its own processes, so that the centre of a very large job need not.
+
+The same facts as in a digest, but made to travel: every frame and every stack once, referred to by number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from snapshotter.stacks.digest import Digest, Digester, ProcessFacts, Stack
+from snapshotter.stacks.model import Frame, NodeAnswer, Role
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPart:
+    """A stack group of one node; `stack` and `processes` are indices into the node's tables."""
+
+    role: Role
+    thread: str
+    main: bool
+    stack: int
+    processes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPart:
+    """A process without its stacks, which are indices; `later` is -1 without a second sample."""
+
+    facts: ProcessFacts
+    stack: int
+    later: int
+    others: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTree:
+    """One node, merged. `frames` holds each frame once, `stacks` indices of frames, innermost first."""
+
+    answer: NodeAnswer  # without processes
+    frames: tuple[Frame, ...]
+    stacks: tuple[tuple[int, ...], ...]
+    groups: tuple[GroupPart, ...]
+    processes: tuple[ProcessPart, ...]
+    schema_version: int = 1
+
+
+class _Tables:
+    def __init__(self) -> None:
+        self.frames: dict[Frame, int] = {}
+        self.stacks: dict[tuple[int, ...], int] = {}
+        self._seen: dict[int, int] = {}  # stacks of a digest are shared: one object, one entry
+
+    def number(self, stack: Stack) -> int:
+        known = self._seen.get(id(stack))
+        if known is None:
+            numbers = tuple(self.frames.setdefault(frame, len(self.frames)) for frame in stack)
+            known = self._seen[id(stack)] = self.stacks.setdefault(numbers, len(self.stacks))
+        return known
+
+
+def premerge(answer: NodeAnswer) -> NodeTree:
+    """One node's answer, merged."""
+    digester = Digester()
+    digester.add_node(answer)
+    digest = digester.digest
+    tables = _Tables()
+    groups = tuple(
+        GroupPart(group.role, group.thread, group.main, tables.number(group.stack), tuple(group.processes))
+        for group in digest.groups
+    )
+    processes = tuple(
+        ProcessPart(
+            replace(facts, stack=(), later_stack=None, other_stacks=()),
+            tables.number(facts.stack),
+            -1 if facts.later_stack is None else tables.number(facts.later_stack),
+            tuple((name, tables.number(stack)) for name, stack in facts.other_stacks),
+        )
+        for facts in digest.processes
+    )
+    return NodeTree(
+        replace(answer, processes=()), tuple(tables.frames), tuple(tables.stacks), groups, processes
+    )
+
+
+def add_tree(digester: Digester, tree: NodeTree) -> None:
+    """Take in a node that merged itself. Raises ValueError where its numbers do not fit its tables."""
+    try:
+        stacks = [digester.intern(tuple(tree.frames[n] for n in numbers)) for numbers in tree.stacks]
+        first = len(digester.digest.processes)
+        for part in tree.processes:
+            others = tuple((name, stacks[number]) for name, number in part.others)
+            part.facts.stack = stacks[part.stack]
+            part.facts.later_stack = stacks[part.later] if part.later >= 0 else None
+            part.facts.other_stacks = digester.share(others)
+        for group in tree.groups:
+            numbers = [first + number for number in group.processes if 0 <= number < len(tree.processes)]
+            digester.group(group.role, group.thread, group.main, stacks[group.stack]).processes.extend(
+                numbers
+            )
+    except IndexError as error:
+        raise ValueError(f"the merged tree of node {tree.answer.node!r} refers to what it lacks") from error
+    digester.digest.processes.extend(part.facts for part in tree.processes)
+    digester.digest.nodes.append(tree.answer)
+
+
+def digest_trees(trees: list[NodeTree]) -> Digest:
+    """The digest of nodes that merged themselves."""
+    digester = Digester()
+    for tree in trees:
+        add_tree(digester, tree)
+    return digester.digest
