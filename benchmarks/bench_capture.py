@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import os
 import resource
-import signal
 import statistics
 import subprocess
 import sys
@@ -58,7 +57,6 @@ def start_job(folder: str) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
         )
     end = time.monotonic() + 120
     while b"iteration 3\n" not in log.read_bytes():
@@ -97,8 +95,8 @@ def bench_node(rounds: int) -> None:
                 raise SystemExit(f"{len(pids)} processes of the job were found, not {PROCESSES}")
             times = [(timed(lambda: one_after_another(pids)), timed(capture)) for _ in range(rounds)]
         finally:
-            os.killpg(job.pid, signal.SIGKILL)
-            job.wait()
+            job.terminate()  # torchrun ends its ranks, which lead groups of their own
+            job.wait(60)
     peer = statistics.median(one for one, _ in times)
     ours = statistics.median(one for _, one in times)
     ratio = statistics.median(one / other for one, other in times)

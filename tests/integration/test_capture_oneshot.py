@@ -6,7 +6,6 @@ import argparse
 import hmac
 import io
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -56,8 +55,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
             time.sleep(0.1)
         yield launcher.pid
     finally:
-        os.killpg(launcher.pid, signal.SIGKILL)
-        launcher.wait()
+        # torchrun ends its ranks, which lead groups of their own.
+        launcher.terminate()
+        try:
+            launcher.wait(30)
+        finally:
+            launcher.kill()
 
 
 class Ran:
