@@ -119,8 +119,8 @@ class Interpreter:
     def _story(
         self, announced: Phase | None, reading: Reading | None, series: Series | None, moved: bool
     ) -> None:
-        if reading is not None and reading.topic is None and moved and reading.form is not Form.EPOCH:
-            if announced is not Phase.FINISHED and not _is_last(reading):
+        if series is not None and moved and self._counts(series):
+            if announced is not Phase.FINISHED and not (reading is not None and _is_last(reading)):
                 self.finished_by = None
             if self.finished_by is None and self._is_training_again(series):
                 self.phase = Phase.TRAINING
@@ -132,11 +132,15 @@ class Interpreter:
             if announced is not Phase.TRAINING or self.phase is not Phase.STARTING:
                 self.phase = announced
 
-    def _is_training_again(self, series: Series | None) -> bool:
+    def _counts(self, series: Series) -> bool:
+        """Whether a series is taken for training's, finer than epochs."""
+        return series.form is not Form.EPOCH and (series.strong or series.key in self.chooser.accepted())
+
+    def _is_training_again(self, series: Series) -> bool:
         """Whether the records that move are not those of an evaluation which prints as training does."""
-        if self.phase is not Phase.EVALUATING or series is None or series.outside_evaluation:
+        if self.phase is not Phase.EVALUATING or series.outside_evaluation:
             return True
-        return not any(one.outside_evaluation for one in self.chooser.series if one.form is not Form.EPOCH)
+        return not any(one.outside_evaluation and self._counts(one) for one in self.chooser.series)
 
 
 def _is_last(reading: Reading) -> bool:

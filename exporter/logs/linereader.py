@@ -36,9 +36,9 @@ class RecordSplitter:
             if not data:
                 return []
         self._after_return = data.endswith(b"\r")
-        if b"\r\n" in data:
-            data = data.replace(b"\r\n", b"\r")
         records = data.splitlines(keepends=True)
+        if b"\r\n" in data:
+            records = [one[:-1] if one.endswith(b"\r\n") else one for one in records]
         rest = b"" if records[-1].endswith((b"\n", b"\r")) else records.pop()
         if records and (self._held or self._too_long):
             records[0] = self._join(records[0])
@@ -49,14 +49,14 @@ class RecordSplitter:
         return records
 
     def whole(self, data: bytes) -> bytes:
-        """As `feed`, but all records in one piece, with newlines of pairs dropped; long records are not looked for."""
+        """As `feed`, but all records in one piece, pairs being newlines; long records are not looked for."""
         if not data:
             return b""
         if self._after_return and data.startswith(b"\n"):
             data = data[1:]
         self._after_return = data.endswith(b"\r")
         if b"\r\n" in data:
-            data = data.replace(b"\r\n", b"\r")
+            data = data.replace(b"\r\n", b"\n")
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if not end:
             if data:

@@ -165,6 +165,20 @@ _MENTIONING = re.compile(
     r"|stop\w*|error|exception|fail\w*|rais\w*|in|with|over|during|between|via|about|only|each|all|initial"
 )
 _OLD = re.compile(r"best|worst|previous|resum\w+|patience|improv\w+")
+_LIMITING = {
+    "total",
+    "max",
+    "maximum",
+    "min",
+    "minimum",
+    "every",
+    "number",
+    "warmup",
+    "remaining",
+    "until",
+    "last",
+}
+_CLAUSE = re.compile(r"[|,;:)\]}>]")
 _ALARM = re.compile(r"[Hh]eart-?[Bb]eat|[Ww]atchdog|Traceback|\b[A-Z]\w+(?:Error|Exception)\b")
 
 
@@ -181,7 +195,10 @@ def _is_old(word: str) -> bool:
 def is_mention(before: str) -> bool:
     """Whether the words before a counter make it a mention in a sentence (`saved at iteration 5`, `best: step 5`)."""
     found = list(words(before))
-    return bool(found) and (_mentions(found[-1]) or any(map(_is_old, found)))
+    if not found:
+        return False
+    clause = words(_CLAUSE.split(before)[-1])
+    return _mentions(found[-1]) or any(map(_is_old, found)) or not _LIMITING.isdisjoint(clause)
 
 
 def is_alarm(text: str) -> bool:

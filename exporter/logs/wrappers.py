@@ -35,7 +35,8 @@ _PREFIXES = tuple(
         r"\s*(?P<rank>\d{1,6}): (?=\s*\S)",  # srun --label
         r"\[pod/[\w.-]+/(?P<source>[\w.-]+)\]\s",  # kubectl logs --prefix
         r"\((?P<source>[^()\s]+(?:\([^()]*\))?) pid=\d+(?:, ip=[^)]*)?\)\s?",  # Ray
-        r"(?!(?i:epoch|step|iter|batch|update|val|test|eval|train)\w*)[A-Za-z][\w.-]*\d[\w.-]*: ",  # pdsh
+        r"(?!(?i:epoch|step|iter|batch|update))"  # pdsh
+        r"(?:(?!(?i:val|test|eval|train))[A-Za-z][\w.-]*\d[\w.-]*|[A-Za-z]\w*[.-][\w.-]*\d[\w.-]*): ",
         r"(?!(?i:epoch|step|iter|batch|update|val|test|eval|train)\w*\d*\s)[A-Za-z][\w.-]*\d[\w.-]*\s+\| ",  # compose
         r"MESSAGE=",  # journald's export format
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w./@-]+(?:\[\d+\])?: ",  # syslog
