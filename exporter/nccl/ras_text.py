@@ -35,10 +35,12 @@ _EVENT = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] (\w+): ?(.*)")
 _DIAGNOSTIC = re.compile(r"\S+:\d+ NCCL DIAG ")
 _VERSION = re.compile(r"(?:N|R)CCL version (\S.*?) compiled with (?:\w+ )?(\S+)$")
 _RUNTIME = re.compile(r"\w+ runtime version (-?\d+), driver version (-?\d+)$")
+# Numbers may be negative where NCCL prints memory that is none of its figures (see sanity.py).
 _COMMUNICATORS = re.compile(r"Communicators\.\.\.(.*)$")
 _SECONDS = re.compile(r" ?\((\d+(?:\.\d+)?)s\)$")
 _ROW = re.compile(
-    r"\s*(\d+)\s+(\d+)\s+(\d+)\s+(\d+)(?:-(\d+))?\s+(\d+)\s+(\d+)\s+([A-Z]+)\s+([A-Z]+(?:,[A-Z]+)*)\s*$"
+    r"\s*(\d+)\s+(\d+)\s+(-?\d+)\s+(-?\d+)(?:-(-?\d+))?\s+(-?\d+)\s+(-?\d+)"
+    r"\s+([A-Z]+)\s+([A-Z]+(?:,[A-Z]+)*)\s*$"
 )
 _BLOCK = re.compile(r"#(\d+)-(\d+) \(([0-9a-fA-F]+)\) ([A-Z]+)$")
 _SUMMARY_WORDS = frozenset({"Nodes", "Processes", "GPUs", "(total)", "per", "node", "process"})
@@ -53,25 +55,26 @@ _TAIL = (
     r"(?: -- (?:GPU (?P<gpu>-?\d+)(?: \(NVML (?P<nvml>-?\d+)\))? managed by process (?P<pid>-?\d+) on node "
     r"(?P<node>\S+)|\[process information not found\]))?$"
 )
-_RANK = re.compile(r"Rank (?P<rank>\d+)" + _TAIL)
+_RANK = re.compile(r"Rank (?P<rank>-?\d+)" + _TAIL)
 _RANK_LIST = re.compile(r"The (?:missing|unknown) ranks?: (\d+(?:, ?\d+)*)$")
 _NOT_FOUND = re.compile(r"\[could not find information on (\d+) process(?:es)?\]$")
 _MISSING_PROCESSES = re.compile(r"Missing communicator data from (\d+) job process(?:es)?$")
-_MISSING_RANKS = re.compile(r"Missing communicator data from (\d+) ranks?$")
+_MISSING_RANKS = re.compile(r"Missing communicator data from (-?\d+) ranks?$")
 _DEAD = re.compile(r"(\d+) job process(?:es)? (?:is|are) considered dead\b.*$")
 _TIMEOUTS = re.compile(r"Encountered (\d+) communication timeouts? while gathering communicator data$")
 _ERRORS_ON = re.compile(r"(Initialization|Asynchronous) errors? on (\d+) ranks?$")
 _REPORTED_MANY = re.compile(r"(\d+) ranks reported (.+)$")
-_REPORTED_ONE = re.compile(r"Rank (?P<rank>\d+) reported (?P<value>.+?)" + _TAIL)
+_REPORTED_ONE = re.compile(r"Rank (?P<rank>-?\d+) reported (?P<value>.+?)" + _TAIL)
 _STATUS_HEAD = re.compile(r"Communicator ranks have different status$")
 _STATUS_MANY = re.compile(r"(\d+) ranks? (?:have|has) status (\w+)$")
-_STATUS_ONE = re.compile(r"Rank (?P<rank>\d+) has status (?P<value>\w+)" + _TAIL)
+_STATUS_ONE = re.compile(r"Rank (?P<rank>-?\d+) has status (?P<value>\w+)" + _TAIL)
 _LAUNCH_HEAD = re.compile(r"Communicator ranks have different (collective|\w+) operation counts$")
 _LAUNCH_MANY = re.compile(
     r"(\d+) ranks? (?:have|has) (?:launched up to operation (\d+)|not launched any operations)$"
 )
 _LAUNCH_ONE = re.compile(
-    r"Rank (?P<rank>\d+) has (?:launched up to operation (?P<value>\d+)|not launched any operations)" + _TAIL
+    r"Rank (?P<rank>-?\d+) has (?:launched up to operation (?P<value>\d+)|not launched any operations)"
+    + _TAIL
 )
 
 

@@ -48,8 +48,9 @@ def _impossible_group(group: Group, report: RasReport) -> bool:
     return (
         group.size <= 0
         or group.communicators <= 0
-        or group.ranks_per_node.high > group.size
-        or group.ranks > group.size * group.communicators
+        or not 0 <= group.ranks_per_node.low <= group.ranks_per_node.high <= group.size
+        or not 0 <= group.ranks <= group.size * group.communicators
+        or group.nodes < 0
         or (summary is not None and (group.nodes > summary.nodes or group.ranks > summary.gpus))
     )
 
@@ -58,11 +59,12 @@ def _impossible_communicator(communicator: Communicator, report: RasReport) -> b
     size = communicator.size
     if size is None:
         return False
-    numbers = [rank.rank for rank in communicator.missing_ranks]
+    numbers = [rank.rank for rank in communicator.named]
     explained = (
         communicator.missing or communicator.mismatched or communicator.rank_errors or not communicator.errors
     )
-    return size <= 0 or communicator.missing > size or max(numbers, default=0) >= size or not explained
+    strange = communicator.missing > size or any(not 0 <= number < size for number in numbers)
+    return size <= 0 or strange or not explained
 
 
 def _confirmed(report: RasReport, odd: list[Communicator]) -> tuple[Communicator, ...]:

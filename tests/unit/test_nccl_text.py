@@ -162,6 +162,18 @@ def test_a_summary_heading_on_one_line() -> None:
     assert not found.tables_trusted  # several communicators and a dead process in 2.26
 
 
+def test_memory_that_is_no_communicator() -> None:
+    """A recorded answer in which NCCL prints negative and absurd ranks (NVIDIA/nccl#1762)."""
+    found = parse((FOLDER.parent / "garbage-2.28.9.reply").read_bytes())
+    assert found.not_understood == ()
+    assert found.corrupt
+    assert found.groups == ()
+    assert [(one.hash, [rank.rank for rank in one.missing_ranks]) for one in found.communicators] == [
+        ("3a46e6b099f916b1", [1, 4, 5])
+    ]
+    assert [one.pid for one in found.missing] == [17628, 17631, 17632]
+
+
 @pytest.mark.parametrize("line", ["Something new", "  Rank 1 does something new", "#0-0 0123 BROKEN"])
 def test_an_unknown_line_is_handed_back(line: str) -> None:
     text = HEAD.format(error="OK") + line + "\n" + WARNINGS
