@@ -1,0 +1,75 @@
+"""A service on a loopback port with imaginary captures in its store, for benchmarks and tests of pages."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cheroot.wsgi import Server
+
+from snapshotter import app
+from snapshotter.app import Running
+from snapshotter.bundle import writer
+from snapshotter.bundle.schema import AlertInfo, CaptureRequest, new_capture_id
+from snapshotter.config import Config
+from snapshotter.stacks import report
+from snapshotter.stacks.model import JobCapture
+from snapshotter.web.auth import Auth
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A running service. `put` stores a capture as if it had just been taken, and gives its id."""
+
+    url: str
+    running: Running
+
+    def put(self, capture: JobCapture, *, age: float = 0.0) -> str:
+        services = self.running.services
+        now = time.time() - age
+        labels = {"alertname": "TrainingHang", "job_id": capture.job_id, "severity": "page"}
+        alert = AlertInfo(
+            labels=labels, starts_at=now - 30, generator_url="http://prometheus.example/graph?g0.expr=x"
+        )
+        request = CaptureRequest(
+            new_capture_id(now), capture.job_id, "alert", "TrainingHang", "alertmanager", now, alert=alert
+        )
+        analysed = report.to_json(report.analyse(capture, at=now + 7))
+        manifest, files = writer.build(
+            request, capture.nodes, analysed, started_at=now + 0.3, finished_at=now + 6.8
+        )
+        size = services.store.put(manifest.capture_id, files)
+        services.index.adopt(manifest, size)
+        return manifest.capture_id
+
+
+@contextlib.contextmanager
+def serve(folder: Path) -> Iterator[Site]:
+    """A service with its data in `folder`; captures that its pages ask for find no node."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    running = app.start(
+        Config,
+        folder,
+        capture=lambda request, progress: (),
+        analyse=lambda capture, at: report.to_json(report.analyse(capture, at=at)),
+        auth=Auth(None),
+        external_url=url,
+        reload=lambda: None,
+    )
+    server = Server(("127.0.0.1", port), app.create_app(running.services), numthreads=8)
+    server.prepare()
+    thread = threading.Thread(target=server.serve, name="pages")
+    thread.start()
+    try:
+        yield Site(url, running)
+    finally:
+        server.stop()
+        thread.join(10)
+        running.stop()
