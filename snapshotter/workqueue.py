@@ -17,6 +17,7 @@ from snapshotter.errors import CannotStore
 
 _NAME = "hangscope"
 _HEALTH_EVERY = 10.0
+_LOCK = 0x68616E67  # any number that nobody else locks
 
 
 def open_queue(url: str | None, folder: Path) -> huey.Huey:
@@ -29,8 +30,7 @@ def open_queue(url: str | None, folder: Path) -> huey.Huey:
             path.parent.mkdir(parents=True, exist_ok=True)
             return huey.SqliteHuey(_NAME, filename=str(path), **common)
         if url is not None and scheme in ("postgresql", "postgres"):
-            _, _, rest = url.partition("://")
-            return huey.PostgresHuey(_NAME, dsn=f"postgresql://{rest}", table_prefix=_NAME, **common)
+            return _open_postgresql(f"postgresql://{url.partition('://')[2]}", common)
         if url is not None and scheme in ("redis", "rediss", "unix"):
             return huey.RedisHuey(_NAME, url=url, **common)
     except Exception as error:
@@ -39,6 +39,16 @@ def open_queue(url: str | None, folder: Path) -> huey.Huey:
     raise CannotStore(
         f"storage.queue: no queue of the kind {scheme!r}", "give a sqlite:, postgresql: or redis: URL"
     )
+
+
+def _open_postgresql(dsn: str, common: dict[str, Any]) -> huey.Huey:
+    import psycopg  # an extra
+
+    with psycopg.connect(
+        dsn, connect_timeout=5
+    ) as connection:  # two that start at once would both make tables
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        return huey.PostgresHuey(_NAME, dsn=dsn, table_prefix=_NAME, **common)
 
 
 class _QuietConsumer(Consumer):  # type: ignore[misc]

@@ -18,6 +18,7 @@ from snapshotter.bundle import records
 from snapshotter.bundle.database import captures, incidents, lock_jobs, metadata, open_engine, storing
 from snapshotter.bundle.records import CaptureRecord, CaptureState
 from snapshotter.bundle.schema import CaptureRequest, Manifest
+from snapshotter.errors import CannotStore
 from snapshotter.incidents import Incident
 
 __all__ = ["CaptureRecord", "CaptureState", "Decisions", "Index"]
@@ -29,8 +30,13 @@ class Index:
     def __init__(self, url: str) -> None:
         """`url` is SQLAlchemy's; tables are made where they are missing. Raises CannotStore."""
         self._engine = open_engine(url)
-        with self._writing() as connection:
-            metadata.create_all(connection)
+        try:
+            with self._writing() as connection:
+                lock_jobs(connection, ["tables of hangscope"])  # two that start at once would both make them
+                metadata.create_all(connection)
+        except CannotStore:
+            self._engine.dispose()
+            raise
 
     def close(self) -> None:
         self._engine.dispose()
