@@ -138,7 +138,7 @@ def create_app(
 
     @app.get("/api/v1/ranks")
     def ranks() -> ResponseReturnValue:
-        scan = call_within(find, _SCAN_LIMIT, name="find")
+        scan = call_within(find, _SCAN_LIMIT)
         if scan is None:
             return _error(503, "looking for the training processes took too long")
         return {

@@ -182,7 +182,7 @@ def capture_job(
         return answer
 
     limit = node_deadline + 2 * _CONNECT_LIMIT
-    answers = run_all(put, agents, at_once=at_once, limit=limit, total=total_deadline, name="fanout")
+    answers = run_all(put, agents, at_once=at_once, limit=limit, total=total_deadline)
     complete: list[NodeAnswer] = []
     places: dict[str, Agent] = {}
     for agent, answer in zip(agents, answers, strict=True):

@@ -87,14 +87,14 @@ def capture_node(
         return NodeAnswer(node, outcome, started, now(), job_id or job, error)
 
     try:
-        found = call_within(choose, min(_FIND_LIMIT, deadline), name="find")
+        found = call_within(choose, min(_FIND_LIMIT, deadline))
     except targets.NoSuchTarget as problem:
         return answer("ok", str(problem))
     if found is None:
         return answer("timeout", f"looking for the training processes of {node} took too long")
     scan, chosen = found
     job = job_id or (chosen[0].job_id if chosen else "")
-    nccl = None if ask_nccl is None or not chosen else Pending(lambda: ask_nccl(scan, job), name="nccl")
+    nccl = None if ask_nccl is None or not chosen else Pending(lambda: ask_nccl(scan, job))
 
     sampler = Sampler(procfs, pyspy, at_once=at_once, now=now)
     taken: list[list[Sample]] = [[] for _ in chosen]
@@ -164,7 +164,7 @@ def _describe(
                 side.environment[pid] = allowed_environment(environment)
 
     first = [(target, samples[0]) for target, samples in zip(chosen, taken, strict=True)]
-    run_all(describe, first, at_once=4, limit=_SIDE_LIMIT, total=2 * _SIDE_LIMIT, name="describe")
+    run_all(describe, first, at_once=4, limit=_SIDE_LIMIT, total=2 * _SIDE_LIMIT)
 
 
 def _read_native(pyspy: PySpy, processes: Sequence[Process], side: _Side, end: float) -> None:
@@ -174,7 +174,7 @@ def _read_native(pyspy: PySpy, processes: Sequence[Process], side: _Side, end: f
         side.native[process.pid] = dump.threads
 
     total = max(0.0, end - time.monotonic())
-    run_all(read, native.chosen(processes), at_once=2, limit=_NATIVE_LIMIT, total=total, name="native")
+    run_all(read, native.chosen(processes), at_once=2, limit=_NATIVE_LIMIT, total=total)
 
 
 def _ras(pending: Pending[RasFacts] | None, end: float) -> RasFacts | None:

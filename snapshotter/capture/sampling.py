@@ -51,7 +51,6 @@ class Sampler:
             at_once=self._at_once,
             limit=self._pyspy.timeout + _MARGIN,
             total=total,
-            name="capture",
         )
         late = [target for target, sample in zip(targets, taken, strict=True) if sample is None]
         without_stacks = iter(
@@ -61,7 +60,6 @@ class Sampler:
                 at_once=self._at_once,
                 limit=_FACTS_LIMIT,
                 total=2 * _FACTS_LIMIT,
-                name="capture-facts",
             )
         )
         return [

@@ -5,6 +5,7 @@ The job's processes are those that the finder of training processes knows, and a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -21,12 +22,12 @@ def of_job(scan: Scan, job_id: str | None, procfs: ProcFS) -> tuple[TrainingProc
     members = {
         process.id.pid: process for process in scan.processes if job_id is None or process.job_id == job_id
     }
-    table = _table(procfs)
+    parents = _parents(procfs)
     # A job started from within another one is not part of it.
     others = {process.id.pid for process in scan.processes} - members.keys()
-    strangers = others | set(_descendants(others, table)) - members.keys()
+    strangers = others | set(_descendants(others, parents)) - members.keys()
     return _with_descendants(
-        members, {pid: stat for pid, stat in table.items() if pid not in strangers}, procfs
+        members, {pid: parent for pid, parent in parents.items() if pid not in strangers}, procfs
     )
 
 
@@ -36,30 +37,47 @@ def of_pids(scan: Scan, pids: Sequence[int], procfs: ProcFS) -> tuple[TrainingPr
     What the scan knows keeps its identity. The others are trainers by what their environment says, or else
     numbered as ranks in the order given.
     """
-    table = _table(procfs)
-    missing = [pid for pid in pids if pid not in table]
+    parents = _parents(procfs)
+    stats = {pid: stat for pid in pids if not isinstance(stat := procfs.stat(pid), Unreadable)}
+    missing = [pid for pid in pids if pid not in stats]
     if missing:
         listed = ", ".join(map(str, missing))
         raise NoSuchTarget(f"no process runs with pid {listed} on {scan.node}")
     known = {process.id.pid: process for process in scan.processes}
     members: dict[int, TrainingProcess] = {}
     for number, pid in enumerate(dict.fromkeys(pids)):
-        members[pid] = known.get(pid) or _stranger(procfs, pid, table[pid], number, len(pids))
-    for pid in _descendants(members, table):
+        members[pid] = known.get(pid) or _stranger(procfs, pid, stats[pid], number, len(pids))
+    for pid in _descendants(members, parents):
         if pid in known:
             members[pid] = known[pid]
-    return _with_descendants(members, table, procfs)
+    return _with_descendants(members, parents, procfs)
 
 
-def _table(procfs: ProcFS) -> dict[int, Stat]:
-    stats = ((pid, procfs.stat(pid)) for pid in procfs.pids())
-    return {pid: stat for pid, stat in stats if not isinstance(stat, Unreadable)}
+def _parents(procfs: ProcFS) -> dict[int, int]:
+    """The parent of every process that has not ended.
+
+    Only the two fields that are needed are read: a node may have thousands of processes, and the job waits.
+    """
+    found: dict[int, int] = {}
+    for pid, _ in procfs.entries():
+        try:
+            descriptor = os.open(f"{procfs.root}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = os.read(descriptor, 512)
+            finally:
+                os.close(descriptor)
+        except OSError:  # it has ended meanwhile
+            continue
+        state, parent = data[data.rfind(b")") + 1 :].split(None, 2)[:2]
+        if state not in (b"Z", b"X"):
+            found[pid] = int(parent)
+    return found
 
 
-def _descendants(members: Iterable[int], table: dict[int, Stat]) -> list[int]:
+def _descendants(members: Iterable[int], parents: dict[int, int]) -> list[int]:
     children: dict[int, list[int]] = {}
-    for pid, stat in table.items():
-        children.setdefault(stat.ppid, []).append(pid)
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
     found: dict[int, None] = {}
     waiting = list(members)
     while waiting:
@@ -71,14 +89,14 @@ def _descendants(members: Iterable[int], table: dict[int, Stat]) -> list[int]:
 
 
 def _with_descendants(
-    members: dict[int, TrainingProcess], table: dict[int, Stat], procfs: ProcFS
+    members: dict[int, TrainingProcess], parents: dict[int, int], procfs: ProcFS
 ) -> tuple[TrainingProcess, ...]:
     """Members and what descends from them, which belongs to the rank of its nearest known ancestor."""
     result = dict(members)
-    for pid in _descendants(members, table):
-        stat = table[pid]
-        owner = result.get(stat.ppid)
-        if pid in result or owner is None:
+    for pid in _descendants(members, parents):
+        owner = result.get(parents[pid])
+        stat = procfs.stat(pid)
+        if pid in result or owner is None or isinstance(stat, Unreadable):
             continue
         command_line = procfs.cmdline(pid) if stat.state != "D" else ()
         result[pid] = replace(
