@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
 from typing import Literal
 
 from exporter.nccl.model import Communicator, LaunchMismatch, LaunchShare, RasProcess, RasRank, RasReport
@@ -21,7 +22,7 @@ class KnownProcess:
     node: str
     rank: int
     pids: tuple[int, ...]
-    addresses: tuple[str, ...] = ()  # of the node, where they are known
+    addresses: tuple[str, ...] = ()  # of the node, where known: `10.0.0.5` or `127.0.0.0/8`
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +79,26 @@ def _moving(report: RasReport, earlier: RasReport | None) -> set[str]:
 
 
 class _Who:
-    """Ties RAS's ranks and processes to those of the job."""
+    """Ties RAS's ranks and processes to those of the job.
+
+    By node and pid where the node is known by its address; else by the communicator of all ranks, which
+    frameworks make with the world ranks; else by pid on the node that RAS's pids fit alone.
+    """
 
     def __init__(self, report: RasReport, known: tuple[KnownProcess, ...], world_size: int | None) -> None:
         self._world_size = world_size
-        self._nodes = _nodes(report, known)
-        self._ranks: dict[tuple[str, int], set[int]] = {}
+        addresses = {process.node for process in report.processes}
+        self._sure = _nodes_by_address(addresses, known)
+        # Text names few processes: without those of all nodes the only fit may be another node's process.
+        whole_job = report.format == "json" or len({one.rank for one in known}) == world_size
+        unsure = tuple(one for one in known if whole_job and not one.addresses)
+        self._guessed = _nodes_by_pids(
+            [process for process in report.processes if process.node not in self._sure], unsure
+        )
+        self._ranks: dict[tuple[str | None, int | None], set[int]] = {}
         for one in known:
             for pid in one.pids:
                 self._ranks.setdefault((one.node, pid), set()).add(one.rank)
-        # Frameworks make the communicator of all ranks with the world ranks.
         whole = [one for one in report.communicators if one.size == world_size is not None]
         members = report.largest if len(report.largest) == world_size else ()
         named = [rank for one in whole for rank in one.named]
@@ -96,42 +107,72 @@ class _Who:
         }
 
     def node(self, address: str | None) -> str | None:
-        return self._nodes.get(address, address) if address is not None else None
+        if address is None:
+            return None
+        return self._sure.get(address) or self._guessed.get(address) or address
 
     def of_process(self, process: RasProcess) -> int | None:
-        ranks = self._ranks.get((self._nodes.get(process.node, ""), process.pid), set())
-        if len(ranks) == 1:
-            return next(iter(ranks))
         found = {self._world.get((process.node, process.pid, gpu)) for gpu in process.gpus}
-        return next(iter(found)) if len(found) == 1 else None
+        world = next(iter(found)) if len(found) == 1 else None
+        return self._best(process.node, process.pid, world)
 
     def of_rank(self, rank: RasRank, communicator: Communicator) -> int | None:
-        if rank.node is not None and rank.pid is not None:
-            ranks = self._ranks.get((self._nodes.get(rank.node, ""), rank.pid), set())
-            if len(ranks) == 1:
-                return next(iter(ranks))
         world = self._world.get((rank.node, rank.pid, rank.gpu))
-        if world is not None:
-            return world
-        return rank.rank if communicator.size == self._world_size else None
+        if world is None and communicator.size == self._world_size:
+            world = rank.rank
+        return self._best(rank.node, rank.pid, world)
+
+    def _best(self, address: str | None, pid: int | None, world: int | None) -> int | None:
+        by_address = self._only(self._sure.get(address or ""), pid)
+        if by_address is not None:
+            return by_address
+        return world if world is not None else self._only(self._guessed.get(address or ""), pid)
+
+    def _only(self, node: str | None, pid: int | None) -> int | None:
+        ranks = self._ranks.get((node, pid), set())
+        return next(iter(ranks)) if len(ranks) == 1 else None
 
 
-def _nodes(report: RasReport, known: tuple[KnownProcess, ...]) -> dict[str, str]:
-    """Names of the job's nodes by RAS's addresses: by the nodes' own addresses, else by the pids there."""
-    names: dict[str, str] = {address: one.node for one in known for address in one.addresses}
+def _nodes_by_address(addresses: Iterable[str], known: tuple[KnownProcess, ...]) -> dict[str, str]:
+    networks = {(ip_network(text, strict=False), one.node) for one in known for text in one.addresses}
+    found: dict[str, str] = {}
+    for address in addresses:
+        try:
+            number = ip_address(address.partition("%")[0])
+        except ValueError:
+            continue
+        nodes = {node for network, node in networks if number in network}
+        if len(nodes) == 1:
+            found[address] = nodes.pop()
+    return found
+
+
+def _nodes_by_pids(processes: list[RasProcess], known: tuple[KnownProcess, ...]) -> dict[str, str]:
+    """Nodes whose pids fit those that RAS saw at an address better than any other, and the address likewise.
+
+    Pids in containers are much alike on all nodes: then nothing is told apart.
+    """
     seen: dict[str, set[int]] = {}
-    for process in report.processes:
+    for process in processes:
         seen.setdefault(process.node, set()).add(process.pid)
     pids: dict[str, set[int]] = {}
     for one in known:
         pids.setdefault(one.node, set()).update(one.pids)
-    for address, some in seen.items():
-        if address in names:
-            continue
-        scores = sorted(((len(some & theirs), node) for node, theirs in pids.items()), reverse=True)
-        if scores and scores[0][0] > 0 and (len(scores) == 1 or scores[1][0] < scores[0][0]):
-            names[address] = scores[0][1]
-    return names
+    fits = {
+        (address, node): len(some & theirs)
+        for address, some in seen.items()
+        for node, theirs in pids.items()
+        if some & theirs
+    }
+    return {
+        address: node
+        for (address, node), fit in fits.items()
+        if all(
+            other < fit or pair == (address, node)
+            for pair, other in fits.items()
+            if pair[0] == address or pair[1] == node
+        )
+    }
 
 
 def _called(rank: int | None, other: str) -> str:

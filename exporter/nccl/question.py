@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from exporter.config import NcclConfig
+from exporter.config import NcclConfig as NcclConfig  # also for those who ask: the capture of a job
 from exporter.nccl.find import Skip, Target, find, use_json
 from exporter.nccl.model import RasReport
 from exporter.nccl.ras import LIMITS, Address, Answer, Limits, ask, understand

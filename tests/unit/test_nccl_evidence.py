@@ -60,7 +60,22 @@ def test_nodes_whose_processes_have_equal_pids_are_told_apart_by_their_addresses
         for index in range(4)
     ]
     (dead,) = [fact for fact in facts(report, known, world_size=8) if fact.kind == "dead"]
-    assert (dead.node, dead.rank) == ("pod-1", 7)  # its pid alone fits every rank; the communicator tells
+    assert (dead.node, dead.rank) == ("pod-1", 7)  # its pid alone fits four ranks; the communicator tells
+
+
+def test_a_process_of_another_node_is_never_taken_for_ours_by_its_pid() -> None:
+    """A node knows its own processes alone, and pids of containers are alike."""
+    for name in ("killed-t75-2.30.7", "killed-t75-json-2.30.7"):
+        report, victim = read(name), TRUTH[name]["victim"]["pid"]
+        pids = [one["pid"] for one in TRUTH[name]["nodes"]["127.0.0.1"]]
+        ours = [KnownProcess("ours", rank, (pid, victim - 3 + rank)) for rank, pid in enumerate(pids)]
+        found = facts(report, ours, world_size=8)
+        assert {fact.rank for fact in found} == {7}
+        by_address = [KnownProcess("ours", one.rank, one.pids, ("127.0.0.1",)) for one in ours]
+        assert told(facts(report, by_address, world_size=8)) == {
+            ("dead", 7, "127.0.0.2"),
+            ("missing", 7, "127.0.0.2"),
+        }
 
 
 def test_old_versions_name_the_rank_alone() -> None:

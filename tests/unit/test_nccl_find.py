@@ -14,7 +14,7 @@ from exporter.nccl.find import Target, find, use_json, version_gate
 from exporter.nccl.library import embedded_version, mapped_library
 from exporter.nccl.model import Version
 from exporter.nccl.ras import Address
-from exporter.nccl.sockets import parse_tcp
+from exporter.nccl.sockets import local_addresses, parse_tcp
 from exporter.procfs import ProcFS
 from exporter.ranks import ProcessId, TrainingProcess
 
@@ -315,3 +315,18 @@ def test_sockets_of_the_kernel() -> None:
     listening, connected = parse_tcp(text)
     assert (str(listening.local), listening.state, listening.inode) == ("127.0.0.1:28028", 10, 54321)
     assert (str(connected.local), str(connected.remote)) == ("127.0.0.1:28028", "127.0.0.1:40000")
+
+
+def test_addresses_of_a_network_namespace(tmp_path: Path) -> None:
+    procfs, _ = make_proc(tmp_path / "proc", FakeProcess(10))
+    net = tmp_path / "proc" / "10" / "net"
+    assert local_addresses(procfs, 10) == ()
+    (net / "fib_trie").write_text(
+        "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n"
+        "     +-- 127.0.0.0/8 2 0 2\n           |-- 127.0.0.0\n              /8 host LOCAL\n"
+        "           |-- 10.1.0.0\n              /24 link UNICAST\n"
+        "           |-- 10.1.0.5\n              /32 host LOCAL\n"
+        "        |-- 10.1.0.255\n           /32 link BROADCAST\n"
+    )
+    (net / "if_inet6").write_text("fd000000000000000000000000000002 04 40 00 82     eth0\n")
+    assert local_addresses(procfs, 10) == ("127.0.0.0/8", "10.1.0.5/32", "fd00::2/128")
