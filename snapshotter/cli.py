@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
-import signal
-import socket
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from exporter import webconfig
 from exporter.procfs import ProcFS
-from exporter.ranks import RankFinder
 from exporter.yamlconfig import ConfigError
-from snapshotter import __version__, analyze, app, config
-from snapshotter.bundle.schema import CaptureRequest
-from snapshotter.capture.facts import look
-from snapshotter.capture.node import Progress as Step
-from snapshotter.capture.node import capture_node
-from snapshotter.capture.pyspy import PySpy, PySpyMissing
-from snapshotter.config import Config
+from snapshotter import __version__, analysis, analyze, config, maintenance, oneshot, serving
+from snapshotter.capture.pyspy import PySpyMissing
 from snapshotter.errors import SnapshotterError
-from snapshotter.stacks import report
-from snapshotter.stacks.model import JobCapture, NodeAnswer
-from snapshotter.tasks import Progress
-from snapshotter.web.auth import Auth, TokenFile
-
-log = logging.getLogger(__name__)
+from snapshotter.web.auth import TokenFile
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         return int(options.run(options))
-    except (ConfigError, SnapshotterError, PySpyMissing) as error:
+    except (ConfigError, SnapshotterError, PySpyMissing, oneshot.CannotCapture) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -57,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="the service: webhook, captures, report pages, metrics")
     _add_config_flag(serve)
+    _add_storage_flag(serve)
     _add_serving_flags(serve, port=11029)
     serve.add_argument(
         "--web.external-url",
@@ -65,6 +51,91 @@ def _parser() -> argparse.ArgumentParser:
         help="under which people reach this service; goes into alerts and links (http://localhost:PORT)",
     )
     serve.add_argument(
+        "--prometheus.url",
+        dest="prometheus_url",
+        metavar="URL",
+        help="the Prometheus that scrapes the exporters: says on which nodes a job runs (prometheus.url)",
+    )
+    serve.add_argument(
+        "--web.open-to-everyone",
+        dest="open_to_everyone",
+        action="store_true",
+        help="listen beyond this machine although neither a token nor a password protects the service",
+    )
+    serve.set_defaults(run=_serve)
+
+    agent = commands.add_parser(
+        "agent",
+        help="the privileged part on each node: captures on request",
+        description="Answers GET /api/v1/ranks and POST /api/v1/capture, both with the bearer token. Needs "
+        "root, or CAP_SYS_PTRACE, to read other users' processes.",
+    )
+    _add_config_flag(agent)
+    _add_serving_flags(agent, port=11030)
+    agent.set_defaults(run=_agent)
+
+    capture = commands.add_parser(
+        "capture",
+        help="capture a job of this node now, without any server",
+        description="Take the stacks of every process of a job on this node (or through agents), analyse "
+        "them and write a bundle or one self-contained page.",
+    )
+    _add_config_flag(capture)
+    _add_procfs_flag(capture)
+    oneshot.add_arguments(capture)
+    capture.set_defaults(run=_capture)
+
+    _add_analyze(
+        commands.add_parser("analyze", help="turn a bundle, or a folder of py-spy dumps, into a report")
+    )
+
+    gc = commands.add_parser(
+        "gc", help="delete captures that are too old or too much (the service does so itself)"
+    )
+    _add_config_flag(gc)
+    _add_storage_flag(gc)
+    gc.set_defaults(run=_gc)
+
+    reindex = commands.add_parser("reindex", help="rebuild the index of captures from the bundles")
+    _add_config_flag(reindex)
+    _add_storage_flag(reindex)
+    reindex.set_defaults(run=_reindex)
+
+    check = commands.add_parser("check-config", help="check a configuration file")
+    check.add_argument("file", type=Path)
+    check.set_defaults(run=_check_config)
+    return parser
+
+
+def _add_analyze(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Analyse a capture's bundle, or a folder of `py-spy dump --json` files named [NODE-]rank-<N>.json "
+        "and [NODE-]rank-<N>.dataloader-<K>.json (a second sample in second/), gathered by srun, pdsh or any "
+        "other means. Exit status 2 where nothing could be analysed."
+    )
+    _add_config_flag(parser)
+    parser.add_argument("path", type=Path, metavar="PATH", help="bundle, zip of one, or folder of dumps")
+    parser.add_argument(
+        "--format",
+        choices=("json", "text", "html", "folded", "speedscope"),
+        default="text",
+        help="(%(default)s)",
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of printing")
+    parser.add_argument(
+        "--compare", type=Path, metavar="PATH", help="say what changed from PATH to this second capture"
+    )
+    parser.set_defaults(run=_analyze)
+
+
+def _add_config_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config.file", dest="config", type=Path, metavar="FILE", help="YAML; works without one"
+    )
+
+
+def _add_storage_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--storage.path",
         dest="storage",
         type=Path,
@@ -72,34 +143,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="captures, their index and the queue (%(default)s)",
     )
-    serve.set_defaults(run=_serve)
-
-    check = commands.add_parser("check-config", help="check a configuration file")
-    check.add_argument("file", type=Path)
-    check.set_defaults(run=_check_config)
-
-    analysis = commands.add_parser(
-        "analyze",
-        help="turn a bundle, or a folder of py-spy dumps, into a report",
-        description="Analyse a capture's bundle, or a folder of `py-spy dump --json` files named "
-        "[NODE-]rank-<N>.json and [NODE-]rank-<N>.dataloader-<K>.json (a second sample in second/), gathered "
-        "by srun, pdsh or any other means.",
-    )
-    analysis.add_argument("path", type=Path, metavar="PATH", help="bundle or folder")
-    analysis.add_argument(
-        "--format",
-        choices=("json", "text", "html", "folded", "speedscope"),
-        default="text",
-        help="(%(default)s)",
-    )
-    analysis.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of printing")
-    analysis.set_defaults(run=_analyze)
-    return parser
 
 
-def _add_config_flag(parser: argparse.ArgumentParser) -> None:
+def _add_procfs_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config.file", dest="config", type=Path, metavar="FILE", help="YAML; works without one"
+        "--path.procfs",
+        dest="procfs",
+        type=Path,
+        default=Path("/proc"),
+        metavar="FOLDER",
+        help="where the node's /proc is mounted (%(default)s)",
     )
 
 
@@ -125,14 +178,7 @@ def _add_serving_flags(parser: argparse.ArgumentParser, *, port: int) -> None:
         metavar="FILE",
         help="bearer token that every request which changes something must carry",
     )
-    parser.add_argument(
-        "--path.procfs",
-        dest="procfs",
-        type=Path,
-        default=Path("/proc"),
-        metavar="FOLDER",
-        help="where the node's /proc is mounted (%(default)s)",
-    )
+    _add_procfs_flag(parser)
     parser.add_argument(
         "--log.level",
         dest="log_level",
@@ -143,122 +189,60 @@ def _add_serving_flags(parser: argparse.ArgumentParser, *, port: int) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    state = _State(options)
-    running = app.start(
-        lambda: state.config,
-        options.storage,
-        capture=_LocalCapture(ProcFS(options.procfs), lambda: state.config),
-        analyse=_analyse,
-        auth=state.auth,
-        external_url=state.external_url,
-        reload=state.reload,
+    return serving.serve(
+        _web(options),
+        storage=options.storage,
+        external_url=options.external_url,
+        prometheus_url=options.prometheus_url,
+        open_to_everyone=options.open_to_everyone,
     )
-    try:
-        return _run_server(app.create_app(running.services), state)
-    finally:
-        running.stop()
 
 
-class _State:
-    """What a reload replaces: the configuration and the web configuration. Raises ConfigError."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
-        self.config = config.load(options.config)
-        self.web = webconfig.load(options.web_config)
-        token = TokenFile(options.token_file) if options.token_file else None
-        self.auth = Auth(token, basic_auth=lambda: bool(self.web.basic_auth_users))
-        self._gate: webconfig.Gate | None = None
-        port = webconfig.parse_address(options.listen)[1]
-        scheme = "https" if self.web.tls_server_config else "http"
-        self.external_url = options.external_url or f"{scheme}://localhost:{port}"
-
-    @property
-    def options(self) -> argparse.Namespace:
-        return self._options
-
-    def gate(self, inner: webconfig.WsgiApp) -> webconfig.Gate:
-        """The middleware that the next reloads keep up to date."""
-        self._gate = webconfig.Gate(inner, self.web)
-        return self._gate
-
-    def reload(self) -> None:
-        """Read both files again; where one is bad, both old ones stay in force. Raises ConfigError."""
-        fresh, web = config.load(self._options.config), webconfig.load(self._options.web_config)
-        self.config, self.web = fresh, web
-        if self._gate is not None:
-            self._gate.replace(web)
+def _agent(options: argparse.Namespace) -> int:
+    return serving.agent(_web(options))
 
 
-def _run_server(wsgi: webconfig.WsgiApp, state: _State) -> int:
-    """Serve until SIGINT or SIGTERM; SIGHUP reloads."""
-    server = webconfig.server(state.gate(wsgi), state.options.listen, state.web, state.options.web_config)
-    webconfig.bind(server)
-    signal.signal(signal.SIGHUP, lambda *_: _reload_or_log(state))
-    signal.signal(signal.SIGTERM, _interrupt)
-    log.info("listening on %s:%s", *server.bind_addr[:2])
-    try:
-        server.serve()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.stop()
-    return 0
+def _web(options: argparse.Namespace) -> serving.Web:
+    return serving.Web(
+        config=options.config,
+        listen=options.listen,
+        web_config=options.web_config,
+        token_file=options.token_file,
+        procfs=options.procfs,
+    )
 
 
-def _reload_or_log(state: _State) -> None:
-    try:
-        state.reload()
-    except ConfigError as error:
-        log.error("the old configuration stays in force: %s", error)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _node_name() -> str:
-    return os.environ.get("NODE_NAME") or socket.gethostname()
-
-
-class _LocalCapture:
-    """Captures a job's processes on this node."""
-
-    def __init__(self, procfs: ProcFS, settings: Callable[[], Config]) -> None:
-        self._procfs = procfs
-        self._settings = settings
-        self._finder = RankFinder(procfs, node=_node_name())
-        self._pyspy = PySpy(lambda pid: look(procfs, pid))
-
-    def __call__(self, request: CaptureRequest, progress: Progress) -> tuple[NodeAnswer, ...]:
-        settings = self._settings().capture
-
-        def tell(step: Step) -> None:
-            progress(f"{step.node}: {step.stage}: {step.done} of {step.total} processes")
-
-        return (
-            capture_node(
-                self._finder.scan,
-                self._procfs,
-                self._pyspy,
-                node=_node_name(),
-                job_id=request.job_id,
-                interval=settings.sample_interval,
-                at_once=settings.processes_at_once,
-                progress=tell,
-            ),
-        )
-
-
-def _analyse(capture: JobCapture, at: float) -> dict[str, Any]:
-    return report.to_json(report.analyse(capture, at=at))
-
-
-def _check_config(options: argparse.Namespace) -> int:
-    config.load(options.file)
-    print(f"{options.file}: good")
-    return 0
+def _capture(options: argparse.Namespace) -> int:
+    return oneshot.run(
+        oneshot.wanted(options),
+        config.load(options.config),
+        node=serving.node_name(),
+        procfs=ProcFS(options.procfs),
+        read_token=lambda path: TokenFile(path).token,
+    )
 
 
 def _analyze(options: argparse.Namespace) -> int:
-    return analyze.run(options.path, format=options.format, output=options.output)
+    chosen = analysis.analyser(config.load(options.config).analysis)
+    return analyze.run(
+        options.path,
+        format=options.format,
+        output=options.output,
+        compare=options.compare,
+        knowledge=chosen.knowledge,
+        sizes=chosen.sizes,
+    )
+
+
+def _gc(options: argparse.Namespace) -> int:
+    return maintenance.gc(config.load(options.config), options.storage, now=time.time, out=sys.stdout)
+
+
+def _reindex(options: argparse.Namespace) -> int:
+    return maintenance.reindex(config.load(options.config), options.storage, out=sys.stdout)
+
+
+def _check_config(options: argparse.Namespace) -> int:
+    analysis.analyser(config.load(options.file).analysis)
+    print(f"{options.file}: good")
+    return 0

@@ -40,6 +40,7 @@ class IncidentConfig(Section, frozen=True):
 class CaptureConfig(Section, frozen=True):
     """How one node is captured."""
 
+    job_id: str | None = None  # all training processes of this node; as the exporter's identity.job_id
     sample_interval: Duration = Duration(5)  # between the two samples that tell frozen from moving
     processes_at_once: int = 16  # py-spy that run at a time on a node
     process_timeout: Duration = Duration(10)  # for the stacks of one process
@@ -70,6 +71,22 @@ class PrometheusConfig(Section, frozen=True):
     token_file: str | None = None
 
 
+class FrameConfig(Section, frozen=True):
+    """One entry of `analysis.frames`: what a frame of the site's own code means. See docs/verdict.md."""
+
+    kind: str  # of activity: collective, data, storage, checkpoint, compute, lock, …
+    path: str = ""  # regex searched in the file name
+    function: str = ""  # regex that the function's name, without its class, must match as a whole
+
+
+class AnalysisConfig(Section, frozen=True):
+    """What the analysis cannot see in the stacks."""
+
+    frames: tuple[FrameConfig, ...] = ()  # come before the built-in table
+    tensor_parallel_size: int | None = None  # None: as frames and environment say
+    pipeline_parallel_size: int | None = None
+
+
 class ScheduleConfig(Section, frozen=True):
     """One entry of `schedules`: a capture of a job at fixed intervals, hang or not."""
 
@@ -86,6 +103,7 @@ class Config(Section, frozen=True):
     capture: CaptureConfig = CaptureConfig()
     agents: AgentsConfig = AgentsConfig()
     prometheus: PrometheusConfig = PrometheusConfig()
+    analysis: AnalysisConfig = AnalysisConfig()
     schedules: tuple[ScheduleConfig, ...] = ()
     workers: int = 4  # captures of different jobs at once
 

@@ -78,7 +78,7 @@ def local_node(
     return LocalNode(
         node=node,
         procfs=procfs,
-        finder=RankFinder(procfs, node=node, now=now),
+        finder=RankFinder(procfs, node=node, job_id=settings().job_id, now=now),
         memory=Memory(now=now),
         pyspy=PySpy(lambda pid: look(procfs, pid), timeout=settings().process_timeout),
         settings=settings,

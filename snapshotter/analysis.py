@@ -1,0 +1,35 @@
+"""The analysis as the service and the commands run it: with the site's own frames and group sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from exporter.yamlconfig import ConfigError
+from snapshotter.config import AnalysisConfig
+from snapshotter.stacks import report
+from snapshotter.stacks.groups import ParallelSizes
+from snapshotter.stacks.knowledge import Entry, Knowledge, with_entries
+from snapshotter.stacks.model import JobCapture
+
+
+@dataclass(frozen=True, slots=True)
+class Analyser:
+    """Makes report.json of a capture; safe to use from several threads."""
+
+    knowledge: Knowledge
+    sizes: ParallelSizes
+
+    def __call__(self, capture: JobCapture, at: float) -> dict[str, Any]:
+        """The report as plain data, written at Unix second `at`."""
+        return report.to_json(report.analyse(capture, at=at, knowledge=self.knowledge, sizes=self.sizes))
+
+
+def analyser(config: AnalysisConfig) -> Analyser:
+    """The analysis by the `analysis` section of the configuration. Raises ConfigError."""
+    entries = (Entry(one.kind, one.path, one.function) for one in config.frames)  # type: ignore[arg-type]
+    try:
+        knowledge = with_entries(entries)
+    except ValueError as error:
+        raise ConfigError(f"analysis.frames: {error}") from error
+    return Analyser(knowledge, ParallelSizes(config.tensor_parallel_size, config.pipeline_parallel_size))
