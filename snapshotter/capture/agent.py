@@ -1,6 +1,7 @@
 """The privileged part on each node: who trains here, and the capture of a training job. Nothing else.
 
-It answers `GET /api/v1/ranks` and `POST /api/v1/capture`, both only with a token, captures nothing but what
+It answers `GET /api/v1/ranks` and `POST /api/v1/capture`, both only with a token (or, where the server wants
+one, a client certificate), captures nothing but what
 it recognises as training itself, and writes a line for every capture and every refusal to the audit log.
 """
 
@@ -115,12 +116,12 @@ def create_app(
     node: str,
     find: Callable[[], Scan],
     capture: Callable[[Order], NodeAnswer],
-    matches: Callable[[str], bool],
+    matches: Callable[[str], bool] | None,
 ) -> Flask:
     """The agent's WSGI application.
 
     `find` looks for the training processes, `capture` obeys an order, `matches` says in constant time
-    whether a bearer token is the right one.
+    whether a bearer token is the right one; None only where the server wants a client certificate already.
     """
     app = Flask("snapshotter-agent", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = wire.LARGEST_ORDER
@@ -128,6 +129,8 @@ def create_app(
 
     @app.before_request
     def guard() -> ResponseReturnValue | None:
+        if matches is None:
+            return None
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and matches(token.strip()):
             return None

@@ -76,6 +76,7 @@ def capture_node(
     `ask_nccl` is asked once, meanwhile. Never raises for what it finds: where
     nothing is found, or not in time, the answer has an error that says so.
     """
+    job_id = job_id or None
     started = now()
     end = time.monotonic() + deadline
 

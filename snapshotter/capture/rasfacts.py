@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from exporter.config import NcclConfig
 from exporter.nccl.evidence import KnownProcess, RankFact, facts
 from exporter.nccl.find import SKIPS, own_pids
-from exporter.nccl.question import ask_job
+from exporter.nccl.question import NcclConfig, ask_job
 from exporter.procfs import ProcFS
 from exporter.ranks import Scan, TrainingProcess
 from snapshotter.stacks.model import NcclAnswer, NcclFact
