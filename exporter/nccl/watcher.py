@@ -17,6 +17,9 @@ from exporter.ranks import Scan, TrainingProcess
 
 log = logging.getLogger(__name__)
 
+LOOK_AGAIN = 15.0
+"""Seconds until it is looked again whether a job that is not asked may be: that reads its memory map."""
+
 CORRUPT = "corrupt"
 """Counted with the reasons of failed questions: an answer with impossible figures."""
 _CORRUPT_TEXT = "impossible figures (a fault of this NCCL version); the tables of this answer are not used"
@@ -47,9 +50,9 @@ class JobStatus:
 class _Job:
     """What is remembered of a job while any process of it lives here."""
 
-    next_at: float = 0.0
+    ask_at: float = 0.0  # not before
+    look_at: float = 0.0
     failures: int = 0
-    refused: Skip | None = None  # why the last question came to nothing though it could be put
     entries: int = 0
     seen_silent: bool = False  # a trainer was seen before anything listened
     listening_since: float | None = None  # when that changed
@@ -98,28 +101,30 @@ class NcclWatcher:
 
     def _look(self, job_id: str, job: _Job, processes: Iterable[TrainingProcess]) -> None:
         now = self._now()
+        if self._config.enabled and now < max(job.look_at, job.ask_at):
+            self._wait(job)
+            return
         found = find(self._procfs, tuple(processes), self._config)
         if not isinstance(found, Target):
             job.seen_silent = job.seen_silent or found == "not_listening"
             self._withhold(job_id, job, found)
         elif self._too_early(job, found, now):
             self._withhold(job_id, job, "quiet_start")
-        elif now >= job.next_at:
+        elif now >= job.ask_at:
             self._question(job, found, now)
-        else:
-            self._wait(job_id, job)
 
     def _withhold(self, job_id: str, job: _Job, skip: Skip) -> None:
         """Publish why nothing is asked, and no longer what was said before: it would grow old unnoticed."""
         if job.status is None or job.status.skip != skip:
             log.info("NCCL RAS of job %s is not asked: %s", job_id, SKIPS[skip])
         job.status = JobStatus(job_id, skip, errors=tuple(sorted(job.errors.items())))
+        job.look_at = self._now() + LOOK_AGAIN
 
-    def _wait(self, job_id: str, job: _Job) -> None:
+    @staticmethod
+    def _wait(job: _Job) -> None:
         """Not due yet: what was said last stands."""
-        skip: Skip | None = job.refused or ("back_off" if job.failures else None)
-        before = job.status or JobStatus(job_id, skip)
-        job.status = replace(before, skip=skip)
+        if job.failures and job.status is not None and job.status.skip is None:
+            job.status = replace(job.status, skip="back_off")
 
     def _too_early(self, job: _Job, target: Target, now: float) -> bool:
         """Whether the job, or its RAS service where we saw that appear, is in its first minutes."""
@@ -131,9 +136,8 @@ class NcclWatcher:
     def _question(self, job: _Job, target: Target, now: float) -> None:
         asked = self._ask(self._procfs, target, json=use_json(target.version, self._config, job.entries))
         ended = self._now()
-        job.refused = asked.skip
+        job.ask_at = now + self._config.interval
         if asked.answer is None:
-            job.next_at = now + self._config.interval
             self._withhold(target.job_id, job, asked.skip or "ambiguous")
             return
         answer = asked.answer
@@ -143,7 +147,7 @@ class NcclWatcher:
             job.errors[problem] = job.errors.get(problem, 0) + 1
             log.warning("NCCL RAS of job %s: %s: %s", target.job_id, problem, answer.detail or _CORRUPT_TEXT)
         job.failures = 0 if good else job.failures + 1
-        job.next_at = now + self._config.interval * min(2**job.failures, MOST_BACK_OFF)
+        job.ask_at = now + self._config.interval * min(2**job.failures, MOST_BACK_OFF)
         if good:
             job.entries = max(job.entries, answer.report.rank_entries)
             job.stalls = follow(job.stalls, answer.report, ended)

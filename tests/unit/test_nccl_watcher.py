@@ -129,9 +129,9 @@ def test_not_in_the_first_minutes_of_a_service_that_was_seen_to_appear(node: Nod
     target, node.found = node.found, "not_listening"
     assert node.poll().skip == "not_listening"
     node.found = target
-    assert node.poll(after=10).skip == "quiet_start"
+    assert node.poll(after=16).skip == "quiet_start"
     assert node.poll(after=599).skip == "quiet_start"
-    assert node.poll(after=2).up
+    assert node.poll(after=16).up
 
 
 def test_without_start_times_the_first_minutes_count_from_the_first_look(node: Node) -> None:
@@ -174,7 +174,7 @@ def test_an_answer_of_another_job_is_refused_with_its_reason(node: Node) -> None
 def test_what_was_said_is_withheld_once_it_can_no_longer_be_asked(node: Node) -> None:
     assert node.poll().report is not None
     node.found = "not_listening"
-    status = node.poll(after=15)
+    status = node.poll(after=61)
     assert (status.report, status.up, status.skip) == (None, None, "not_listening")
 
 
@@ -305,6 +305,35 @@ def test_every_metric_of_the_table_is_made(node: Node) -> None:
     node.poll(after=5)
     made |= {name.split("{")[0] for name in node.series()}
     assert made == {spec.name for spec in TABLE if spec.name.startswith("nccl_ras_")}
+
+
+def test_the_switch_acts_at_once_and_the_interval_outlasts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(monkeypatch)
+    node.poll()
+    node.watcher.configure(NcclConfig(enabled=False))
+    target, node.found = node.found, "switched_off"
+    assert node.poll(after=5).skip == "switched_off"
+    node.watcher.configure(NcclConfig())
+    node.found = target
+    node.poll(after=20)
+    assert len(node.questions) == 1
+    assert node.poll(after=40).up
+    assert len(node.questions) == 2
+
+
+def test_a_job_that_is_not_asked_is_looked_at_seldom(node: Node) -> None:
+    looks: list[float] = []
+    find = node._find
+
+    def counting(*arguments: Any) -> Any:
+        looks.append(node.time)
+        return find(*arguments)
+
+    node.found = "no_nccl"
+    watching.find = counting  # type: ignore[assignment]
+    for _ in range(60):
+        node.poll(after=1)
+    assert len(looks) == 4
 
 
 def test_a_configuration_can_be_exchanged(node: Node) -> None:
