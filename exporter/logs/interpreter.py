@@ -79,21 +79,22 @@ class Interpreter:
         """Another run has begun in the same log."""
         self.phase, self.finished_by, self.crashed, self.declared = Phase.STARTING, None, False, None
 
-    def skim(self, key: str, numbers: list[bytes], records: int) -> int:
-        """Take many records of a known series at once; gives how many moved it on."""
-        self.records += records
+    def skim(self, key: str, numbers: list[bytes]) -> tuple[list[int], bool]:
+        """Take records of a known series at once; gives the numbers that moved it on, and whether it counts."""
+        self.records += len(numbers)
         self.last_record = self.records
         series = self.chooser.get(key)
         if series is None:
-            return 0
-        changes = [number for number, _ in groupby(numbers)]
-        first, last = count(changes[0].decode()), count(changes[-1].decode())
-        moved = len(changes) - (first == series.last)
-        if last is not None:
-            self.chooser.skim(series, last, len(numbers), self.records)
-        if moved and self.finished_by is None:
+            return [], False
+        values = [int(number.replace(b",", b"")) for number in numbers]
+        moved = [number for number, _ in groupby(values)]
+        if moved[0] == series.last:
+            del moved[0]
+        self.chooser.skim(series, values, self.records)
+        counts = key in self.chooser.accepted()
+        if moved and counts and self.finished_by is None:
             self.phase = Phase.TRAINING
-        return moved
+        return moved, counts
 
     def _progress(self, reading: Reading, record: Record) -> tuple[Series, bool]:
         known = self.chooser.get(reading.series)

@@ -34,6 +34,10 @@ class Lane:
             self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
             self._thread.start()
         self._wanted.set()
+        return self.wait(seconds)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait on for the work under way; False where it has not come back in time. Raises what it raised."""
         if not self._done.wait(seconds):
             return False
         if self._error is not None:

@@ -98,7 +98,13 @@ class LogFile:
         self._current = None
 
     def _open(self) -> tuple[_Open, os.stat_result]:
-        descriptor = self._files.open(self.path)
+        try:
+            descriptor = self._files.open(self.path)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            refuse(self.path, self._files.at(self.path).st_mode)
+            raise
         try:
             status = self._files.status(descriptor)
             refuse(self.path, status.st_mode)

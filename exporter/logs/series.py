@@ -103,22 +103,13 @@ class Chooser:
                 self._series.popitem(last=False)
         else:
             self._series.move_to_end(reading.series)
-        if one.form in _BARS:
-            self._mark_bars(one, reading)
-            one.closed = closed
+        one.closed = closed
         if not reading.unstarted:
             self._count(one, reading, record, evaluating)
         if reading.iteration is not None:
-            if one.last is not None and reading.iteration > one.last:
-                one.advances += 1
-                one.stride = reading.iteration - one.last
-            elif one.last is not None and reading.iteration < one.last:
-                one.resets += 1
-            one.last = reading.iteration
+            self._advance(one, reading.iteration)
             one.epoch = reading.epoch if reading.epoch is not None else one.epoch
             one.epochs = reading.epochs or one.epochs
-        if one.form in _BARS and one.total is not None and one.last == one.total:
-            self._finish_cycle(one)
         return one
 
     def _count(self, one: Series, reading: Reading, record: int, evaluating: bool) -> None:
@@ -134,33 +125,16 @@ class Chooser:
             one.last_number_record = record
         one.outside_evaluation += not evaluating
         if one.strong and one.form in (Form.KEYED, Form.METRICS):
-            self._strong_records += 1
-            advance = 0
-            if reading.iteration is not None:
-                advance = abs(reading.iteration - (self._strong_last or 0))
-                self._strong_last = reading.iteration
-            for bar in self._series.values():
-                if bar.form in _BARS:
-                    if bar.under_way:
-                        bar.during += 1
-                        gone = (bar.last or 0) - bar.at_reference
-                        if advance and gone > 0:
-                            bar.finer += gone > _OTHER_UNIT * advance
-                            bar.alike += gone <= _OTHER_UNIT * advance
-                        bar.at_reference = bar.last or 0
-                    else:
-                        bar.beside += 1
-                        bar.reference_advance = advance or bar.reference_advance
+            self._refer(reading.iteration, 1)
 
-    def _mark_bars(self, one: Series, reading: Reading) -> None:
-        number = reading.iteration or 0
-        if one.last is None or number < one.last:
-            for other in self._series.values():
-                if other is not one and other.form in (*_BARS, Form.EPOCH) and other.last is not None:
-                    before = one.marks.get(other.key)
-                    if before is not None and other.last == before + 1:
-                        one.every[other.key] = one.every.get(other.key, 0) + 1
-                    one.marks[other.key] = other.last
+    def _mark_bars(self, one: Series) -> None:
+        """A bar begins: how do the others stand?"""
+        for other in self._series.values():
+            if other is not one and other.form in (*_BARS, Form.EPOCH) and other.last is not None:
+                before = one.marks.get(other.key)
+                if before is not None and other.last == before + 1:
+                    one.every[other.key] = one.every.get(other.key, 0) + 1
+                one.marks[other.key] = other.last
 
     def _finish_cycle(self, one: Series) -> None:
         one.cycles += 1
@@ -170,17 +144,59 @@ class Chooser:
             if outer is not None and outer.last == mark and (outer.total is None or mark < outer.total):
                 one.inside[key] = one.inside.get(key, 0) + 1
 
-    def skim(self, one: Series, last: int, records: int, record: int) -> None:
-        """Many records of a known series at once."""
-        if one.last is not None and last > one.last:
+    def skim(self, one: Series, numbers: list[int], record: int) -> None:
+        """Many records of a known series at once; `record` is the last one's number."""
+        if one.form in _BARS and (numbers[-1] == one.total or numbers != sorted(numbers)):
+            for number in numbers:
+                self._advance(one, number)
+        elif one.last is None or numbers[-1] > one.last:
             one.advances += 1
-        one.last = last
-        one.count += records
+            one.stride = numbers[-1] - (numbers[-2] if len(numbers) > 1 else one.last or 0) or one.stride
+        one.last = numbers[-1]
+        one.count += len(numbers)
         one.last_record = one.last_number_record = record
-        one.outside_evaluation += records
-        if one.strong and one.form in (Form.KEYED, Form.METRICS):
-            self._strong_records += records
-            self._strong_last = last
+        one.outside_evaluation += len(numbers)
+        if one.strong and one.form is Form.KEYED:
+            self._refer(one.last, len(numbers))
+
+    def _advance(self, one: Series, number: int) -> None:
+        """The number that a record of the series shows."""
+        if one.form in _BARS and (one.last is None or number < one.last):
+            self._mark_bars(one)
+        if one.last is not None and number > one.last:
+            one.advances += 1
+            one.stride = number - one.last
+        elif one.last is not None and number < one.last:
+            one.resets += 1
+        one.last = number
+        if one.form in _BARS and one.total is not None and number == one.total:
+            self._finish_cycle(one)
+
+    def _refer(self, number: int | None, records: int) -> None:
+        """Records of a strong series: how do the bars stand beside them?"""
+        self._strong_records += records
+        advance = 0
+        if number is not None:
+            advance = abs(number - (self._strong_last or 0))
+            self._strong_last = number
+        for bar in self._series.values():
+            if bar.form not in _BARS:
+                continue
+            if bar.under_way:
+                bar.during += records
+                gone = (bar.last or 0) - bar.at_reference
+                if advance and gone > 0:
+                    bar.finer += gone > _OTHER_UNIT * advance
+                    bar.alike += gone <= _OTHER_UNIT * advance
+                bar.at_reference = bar.last or 0
+            else:
+                bar.beside += records
+                bar.reference_advance = advance or bar.reference_advance
+
+    @property
+    def keyed(self) -> bool:
+        """Whether there are records that name their counter, so that bars are judged beside them."""
+        return self._strong_records > 0
 
     def accepted(self) -> frozenset[str]:
         """Keys of the series that count as training's, by all that was seen so far."""

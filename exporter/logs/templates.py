@@ -18,7 +18,7 @@ from exporter.logs.reading import Reading
 _MOST = 8  # templates of one log
 _DRAFTS = 32
 _LONGEST = 4096  # bytes of a record that a template is made of
-_SAMPLES = 4  # after which the first of several like candidates is taken
+_SAMPLES = 8  # after which the first of several like candidates is taken
 
 # A run is a number with its punctuation; bars and blanks may have any length; the rest is literal.
 _TOKEN = re.compile(
@@ -39,10 +39,10 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One shape of record. Its first group is the iteration."""
+    """One shape of record. The only group of its expression is the iteration."""
 
     series: str
-    pattern: re.Pattern[bytes]  # begins with the separator before the record
+    pattern: bytes
 
 
 class Templates:
@@ -51,6 +51,8 @@ class Templates:
     def __init__(self) -> None:
         self._templates: OrderedDict[tuple[bytes, ...], Template] = OrderedDict()
         self._drafts: OrderedDict[tuple[bytes, ...], _Draft] = OrderedDict()
+        self._all: re.Pattern[bytes] | None = None  # every template; the group that matched tells which
+        self._order: tuple[Template, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self._templates)
@@ -65,7 +67,11 @@ class Templates:
         fixed = (
             set() if reading.epoch is None else {i for i in numbers if _value(tokens[i][0]) == reading.epoch}
         )
-        candidates = {i for i in numbers if _value(tokens[i][0]) == reading.iteration}
+        candidates = {
+            i
+            for i in numbers
+            if _value(tokens[i][0]) == reading.iteration and not _text(tokens, i + 1).startswith(b"%")
+        }
         key = (reading.series.encode("utf-8", "replace"), *_skeleton(tokens))
         draft = self._drafts.get(key)
         if draft is None:
@@ -91,7 +97,7 @@ class Templates:
         if key in self._templates:
             self._templates.move_to_end(key)
             return
-        parts = [rb"[\r\n]"]
+        parts = []
         for index, (text, kind) in enumerate(tokens):
             if index == where:
                 core = _CORE.search(text)
@@ -102,32 +108,53 @@ class Templates:
                 parts.append(_NUMBER)
             else:
                 parts.append(_BLANK if kind == "blank" else re.escape(text))
-        parts.append(rb"(?=[\r\n])")
-        self._templates[key] = Template(reading.series, re.compile(b"".join(parts)))
+        self._templates[key] = Template(reading.series, b"".join(parts))
         if len(self._templates) > _MOST:
             self._templates.popitem(last=False)
+        self._all = None
 
     def keep(self, series: frozenset[str]) -> None:
         """Forget the shapes of all other series."""
         for key in [key for key, one in self._templates.items() if one.series not in series]:
             del self._templates[key]
+            self._all = None
 
     def skim(self, records: bytes) -> Iterator[tuple[Template, list[bytes]] | bytes]:
-        """The iterations of all known records, by template; at last the records that are none of those."""
-        rest = b"\n" + records
-        for one in reversed(tuple(self._templates.values())):
-            found = one.pattern.findall(rest)
-            if found:
-                yield one, found
-                rest = one.pattern.sub(b"", rest)
-                if len(rest) <= 2:
-                    break
-        yield rest[1:]
+        """In order: iterations of known records that follow each other, and the records between that are unknown."""
+        if self._all is None:
+            self._order = tuple(reversed(self._templates.values()))
+            anyone = b"|".join(one.pattern for one in self._order)
+            self._all = re.compile(b"[\\r\\n](?:" + anyone + b")(?=[\\r\\n])")
+        data = b"\n" + records
+        if len(self._order) == 1:
+            found = self._all.findall(data)
+            if len(found) == records.count(b"\n") + records.count(b"\r"):
+                yield self._order[0], found
+                return
+        run: list[bytes] = []
+        which, position = 0, 0
+        for match in self._all.finditer(data):
+            index = match.lastindex or 0
+            if run and (index != which or match.start() != position):
+                yield self._order[which - 1], run
+                run = []
+            if match.start() > position + 1:
+                yield data[position + 1 : match.start() + 1]
+            run.append(match[index])
+            which, position = index, match.end()
+        if run:
+            yield self._order[which - 1], run
+        if position + 1 < len(data):
+            yield data[position + 1 :]
 
 
 def _skeleton(tokens: list[tuple[bytes, str | None]]) -> Iterator[bytes]:
     for text, kind in tokens:
         yield b"0" if kind == "number" else b" " if kind == "blank" else text
+
+
+def _text(tokens: list[tuple[bytes, str | None]], index: int) -> bytes:
+    return tokens[index][0] if index < len(tokens) else b""
 
 
 def _value(text: bytes) -> int | None:

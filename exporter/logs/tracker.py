@@ -15,7 +15,7 @@ from exporter.logs.linereader import RecordSplitter
 from exporter.logs.logfile import LogFile, Piece
 from exporter.logs.model import LogState, Phase, Trouble
 from exporter.logs.progress import Progress, Rules
-from exporter.logs.reading import Reading
+from exporter.logs.reading import Form, Reading
 from exporter.logs.templates import Templates
 from exporter.logs.verdict import has_ended
 from exporter.logs.words import Topic
@@ -186,19 +186,21 @@ class Tracker:
 
     def _skim(self, records: bytes, at: float, *, counting: bool) -> None:
         self._templates.keep(self._interpreter.chooser.accepted())
-        seen: set[bytes] = set()
+        if not self._templates:
+            for record in records.splitlines(keepends=True):
+                self._take(self._splitter.bounded(record), at, counting=counting)
+            return
         for found in self._templates.skim(records):
             if isinstance(found, bytes):
                 for record in found.splitlines(keepends=True):
                     self._take(self._splitter.bounded(record), at, counting=counting)
                 continue
             template, numbers = found
-            moved = self._interpreter.skim(template.series, numbers, len(numbers))
-            if moved and not seen.issuperset(numbers):
-                self._iterations += moved * counting
+            moved, counts = self._interpreter.skim(template.series, numbers)
+            if moved and counts:
                 self._progress.moved(at, timed=counting)
-                self._last_iteration = int(numbers[-1].replace(b",", b""))
-            seen.update(numbers)
+                self._iterations += counting * (len(moved) - (moved[0] == self._last_iteration))
+                self._last_iteration = moved[-1]
 
     def _take(self, record: bytes, at: float, *, counting: bool) -> None:
         observation = self._interpreter.feed(record)
@@ -229,7 +231,9 @@ class Tracker:
         reading = observation.reading
         if reading is None:
             return
-        self._templates.learn(record, reading)
+        # Bars beside named counters are judged record by record.
+        if reading.form is Form.KEYED or not self._interpreter.chooser.keyed:
+            self._templates.learn(record, reading)
         self._progress.moved(at, timed=counting)
         if reading.iteration is None or reading.iteration != self._last_iteration:
             self._iterations += counting

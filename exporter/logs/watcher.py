@@ -71,7 +71,8 @@ class LogWatcher:
         self._applied = False  # a first search has been taken over
         self._searching = Lane("log search")
         self._reading = Lane("log reading")
-        self._at_hand: _Followed | None = None
+        self._at_hand: _Followed | None = None  # the log that is being read
+        self._turn = 0  # grows with each log that is read
         self.latest = LogReport()
 
     def configure(self, config: Config) -> None:
@@ -187,19 +188,18 @@ class LogWatcher:
                 for one in waiting:
                     if lane is not self._reading:
                         return
-                    self._at_hand = one
+                    self._at_hand, self._turn = one, self._turn + 1
                     if one.tracker.poll(now, _AT_ONCE):
                         more.append(one)
                 waiting = more if time.monotonic() < deadline else []
 
-        while logs and not lane.run(read, max(self._patience, 2 * _READ_SECONDS)):
-            hanging = self._at_hand
-            if hanging is None:
-                return
-            self._left_behind(hanging)
-            lane = self._reading
-            # Those before it in the list were read; the rest have their turn now.
-            logs = logs[logs.index(hanging) + 1 :] if hanging in logs else []
+        done = not logs or lane.run(read, self._patience)
+        while not done:
+            turn = self._turn
+            done = lane.wait(self._patience)
+            if not done and turn == self._turn and self._at_hand is not None:
+                self._left_behind(self._at_hand)
+                return  # those behind it have their turn at the next poll
 
     def _left_behind(self, one: _Followed) -> None:
         """A read that hangs keeps its thread; the others get a new one."""
