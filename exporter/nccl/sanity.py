@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from exporter.nccl.model import Communicator, Group, RasReport, parse_version
+from exporter.nccl.model import INCOMPLETE, Communicator, Group, RasReport, parse_version
 
 
 def without_nonsense(report: RasReport) -> RasReport:
@@ -19,22 +19,17 @@ def without_nonsense(report: RasReport) -> RasReport:
     After #1762 nothing that came from the table is kept but missing ranks whose process is known to be
     missing; otherwise impossible entries alone are dropped.
     """
-    odd_groups = [group for group in report.groups if _impossible_group(group, report)]
-    odd = [one for one in report.communicators if _impossible_communicator(one, report)]
-    if not odd_groups and not odd:
-        return report
-    dropped = max(sum(group.communicators for group in odd_groups), len(odd))
-    if _misread_by_nccl(report):
-        return replace(
-            report, groups=(), communicators=_confirmed(report, odd), corrupt=True, dropped=dropped
-        )
-    return replace(
-        report,
-        groups=tuple(group for group in report.groups if group not in odd_groups),
-        communicators=tuple(one for one in report.communicators if one not in odd),
-        corrupt=True,
-        dropped=dropped,
+    groups = tuple(one for one in report.groups if not _impossible_group(one, report))
+    communicators = tuple(one for one in report.communicators if not _impossible_communicator(one))
+    dropped_groups = sum(one.communicators for one in report.groups) - sum(
+        one.communicators for one in groups
     )
+    dropped = max(dropped_groups, len(report.communicators) - len(communicators))
+    if len(groups) == len(report.groups) and not dropped:
+        return report
+    if _misread_by_nccl(report):
+        groups, communicators = (), _confirmed(report, communicators)
+    return replace(report, groups=groups, communicators=communicators, corrupt=True, dropped=dropped)
 
 
 def _misread_by_nccl(report: RasReport) -> bool:
@@ -55,7 +50,7 @@ def _impossible_group(group: Group, report: RasReport) -> bool:
     )
 
 
-def _impossible_communicator(communicator: Communicator, report: RasReport) -> bool:
+def _impossible_communicator(communicator: Communicator) -> bool:
     size = communicator.size
     if size is None:
         return False
@@ -67,15 +62,12 @@ def _impossible_communicator(communicator: Communicator, report: RasReport) -> b
     return size <= 0 or strange or not explained
 
 
-def _confirmed(report: RasReport, odd: list[Communicator]) -> tuple[Communicator, ...]:
+def _confirmed(report: RasReport, possible: tuple[Communicator, ...]) -> tuple[Communicator, ...]:
     """Missing ranks that the list of missing processes, which is read rightly, bears out."""
     gone = {(process.pid, process.node) for process in (*report.dead, *report.missing)}
     kept: list[Communicator] = []
-    for one in report.communicators:
+    for one in possible:
         ranks = tuple(rank for rank in one.missing_ranks if (rank.pid, rank.node) in gone)
-        if one not in odd and ranks:
-            errors = tuple(error for error in one.errors if error == "INCOMPLETE")
-            kept.append(
-                Communicator(one.hash, one.group, one.size, errors, len(ranks), ranks),
-            )
+        if ranks:
+            kept.append(Communicator(one.hash, one.group, one.size, (INCOMPLETE,), len(ranks), ranks))
     return tuple(kept)
