@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from exporter.procfs import ProcFS, Unreadable
 from exporter.ranks import Scan, TrainingProcess
-from snapshotter.capture import kernellog, native, openfiles, targets
+from snapshotter.capture import joblog, kernellog, native, openfiles, targets
 from snapshotter.capture.bounded import Pending, call_within, run_all
 from snapshotter.capture.expected import missing_here
 from snapshotter.capture.privacy import allowed_environment, mask_command_line
@@ -129,6 +129,7 @@ def capture_node(
         nccl=None if ras is None else ras.answer,
         nccl_facts=() if ras is None else ras.facts,
         # Last, as it takes the interpreter's time and the samples want it first.
+        job_log=_job_log(procfs, chosen, processes),
         kernel_log=_lines(Pending(lambda: read_kernel_log(started - kernel_log_before, now()))),
     )
 
@@ -186,6 +187,14 @@ def _ras(pending: Pending[RasFacts] | None, end: float) -> RasFacts | None:
     except Exception as error:  # whatever the client of a broken peer runs into, the stacks matter more
         return RasFacts(NcclAnswer("", error=f"asking NCCL failed: {error}"))
     return answer or RasFacts(NcclAnswer("", error="NCCL did not answer within the capture's time"))
+
+
+def _job_log(
+    procfs: ProcFS, chosen: Sequence[TrainingProcess], processes: Sequence[Process]
+) -> tuple[str, ...]:
+    alive = {process.pid for process in processes if process.outcome != "gone"}
+    readable = [target for target in chosen if target.id.pid in alive]
+    return call_within(lambda: joblog.troubles(procfs, readable), _SIDE_LIMIT) or ()
 
 
 def _lines(pending: Pending[tuple[str, ...]]) -> tuple[str, ...]:
