@@ -17,16 +17,16 @@ def read(procfs: ProcFS, pid: int) -> tuple[dict[str, float], list[tuple[str, st
     """
     totals: dict[str, float] = {}
     gaps: list[tuple[str, Unreadable]] = []
-    stat, status, io = procfs.stat(pid), procfs.status(pid), procfs.io(pid)
+    stat, switches, io = procfs.stat(pid), procfs.switches(pid), procfs.io(pid)
     if isinstance(stat, Unreadable):
         gaps.append(("stat", stat))
     else:
         totals["cpu_seconds"] = (stat.utime + stat.stime) / procfs.ticks
-    if isinstance(status, Unreadable):
-        gaps.append(("status", status))
-    elif status.voluntary_switches is not None and status.involuntary_switches is not None:
-        totals["switches"] = status.voluntary_switches + status.involuntary_switches
-        totals["involuntary_switches"] = status.involuntary_switches
+    if isinstance(switches, Unreadable):
+        gaps.append(("status", switches))
+    elif switches is not None:
+        totals["switches"] = sum(switches)
+        totals["involuntary_switches"] = switches[1]
     if isinstance(io, Unreadable):
         gaps.append(("io", io))
     else:

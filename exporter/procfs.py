@@ -172,6 +172,10 @@ class ProcFS:
     def status(self, pid: int, tid: int | None = None) -> Status | Unreadable:
         return self._parsed(pid, tid, "status", procparse.status)
 
+    def switches(self, pid: int) -> tuple[int, int] | Unreadable | None:
+        """Voluntary and involuntary switches of the main thread; None where the kernel counts none."""
+        return self._parsed(pid, None, "status", procparse.switches)
+
     def io(self, pid: int) -> Io | Unreadable:
         """Needs the right to trace the process (own user and dumpable, or CAP_SYS_PTRACE)."""
         return self._parsed(pid, None, "io", procparse.io)

@@ -14,6 +14,20 @@ _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, include/linux/sched.h
 _STACK_LINE = re.compile(r"^(?:\[<[^>]*>\]\s*)?(\S+?)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?(?:\s+\[[^\]]*\])?\s*$")
 
 
+_SWITCHES = re.compile(
+    rb"^voluntary_ctxt_switches:\s*(\d+)\s+nonvoluntary_ctxt_switches:\s*(\d+)", re.MULTILINE
+)
+_IO_NAMES = [
+    b"rchar:",
+    b"wchar:",
+    b"syscr:",
+    b"syscw:",
+    b"read_bytes:",
+    b"write_bytes:",
+    b"cancelled_write_bytes:",
+]
+
+
 class Stat(NamedTuple):
     """What is used of /proc/PID/stat or /proc/PID/task/TID/stat; times in clock ticks."""
 
@@ -130,13 +144,18 @@ def status(data: bytes) -> Status:
         raise ValueError(f"status: not what the kernel writes: {error} is missing") from error
 
 
+def switches(data: bytes) -> tuple[int, int] | None:
+    """Voluntary and involuntary context switches of /proc/PID/status; None where it does not have them."""
+    match = _SWITCHES.search(data, max(0, len(data) - 200))
+    return (int(match[1]), int(match[2])) if match else None
+
+
 def io(data: bytes) -> Io:
     """/proc/PID/io."""
-    fields = dict(re.findall(rb"^(\w+):\s*(\d+)$", data, re.MULTILINE))
-    try:
-        return Io(**{name: int(fields[name.encode()]) for name in Io.__dataclass_fields__})
-    except KeyError as error:
-        raise ValueError(f"io: not what the kernel writes: {error} is missing") from error
+    fields = data.split()
+    if fields[::2] != _IO_NAMES:
+        raise ValueError(f"io: not what the kernel writes: {data[:80]!r}")
+    return Io(*(int(value) for value in fields[1::2]))
 
 
 def environ(data: bytes) -> dict[str, str]:
