@@ -50,7 +50,7 @@ _RESULTS = {
 _NAMED_AT_MOST = 4096
 
 
-class RawStatus(msgspec.Struct, frozen=True):
+class RawStatus(msgspec.Struct, frozen=True, gc=False):
     init_state: int = 0
     async_error: int = 0
     finalize_called: bool = False
@@ -58,7 +58,7 @@ class RawStatus(msgspec.Struct, frozen=True):
     abort_flag: bool = False
 
 
-class RawRank(msgspec.Struct):
+class RawRank(msgspec.Struct, gc=False):
     rank: int
     host: str
     pid: int
@@ -68,12 +68,12 @@ class RawRank(msgspec.Struct):
     collective_counts: dict[str, int] = {}
 
 
-class RawMissingStatus(msgspec.Struct, frozen=True):
+class RawMissingStatus(msgspec.Struct, frozen=True, gc=False):
     unresponsive: bool = True
     considered_dead: bool = False
 
 
-class RawMissing(msgspec.Struct):
+class RawMissing(msgspec.Struct, gc=False):
     rank: int
     host: str = "unknown"
     pid: int = -1

@@ -252,7 +252,7 @@ def _batches(raw: Buffer, start: int, pad: bytes) -> Iterator[tuple[int, int]]:
             return
         end = raw.rfind(closing, element, element + BATCH_BYTES)
         if end < 0:
-            end = raw.find(closing, element)
+            end = _find(raw, closing, element)
         if end < 0:
             raise _Cut
         end += len(closing)
@@ -264,6 +264,15 @@ def _batches(raw: Buffer, start: int, pad: bytes) -> Iterator[tuple[int, int]]:
         if following != b",":
             raise _Cut
         position = after + 1
+
+
+def _find(raw: Buffer, wanted: bytes, start: int) -> int:
+    """`raw.find` in steps, between which other threads may run."""
+    for position in range(start, len(raw), BATCH_BYTES):
+        found = raw.find(wanted, position, position + BATCH_BYTES + len(wanted))
+        if found >= 0:
+            return found
+    return -1
 
 
 _BLANK = re.compile(rb"\s*")
