@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from exporter import yamlconfig
+from exporter.logs.frameworks import NAMES
+from exporter.logs.userpattern import compiled
 from exporter.yamlconfig import Duration
 
 
@@ -24,6 +27,11 @@ class LogConfig(Section):
     pattern: str | None = None  # regex with the named groups iteration, total, epoch
     hang_limit: Duration | None = None
 
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ValueError("path is empty")
+        _check_pinned(self.framework, self.pattern)
+
 
 class JobConfig(Section):
     """One entry of `jobs`: settings for the jobs whose id matches."""
@@ -32,6 +40,21 @@ class JobConfig(Section):
     hang_limit: Duration | None = None
     framework: str | None = None
     pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_pinned(self.framework, self.pattern)
+
+
+def _check_pinned(framework: str | None, pattern: str | None) -> None:
+    """How records are to be read, where it is set. Raises ValueError."""
+    if framework is not None and pattern is not None:
+        raise ValueError("framework and pattern are both set: a pattern replaces the framework's own")
+    if framework is not None and framework not in NAMES:
+        near = difflib.get_close_matches(framework, NAMES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(NAMES)}"
+        raise ValueError(f"no framework {framework!r}: {hint}")
+    if pattern is not None:
+        compiled(pattern)
 
 
 class LimitsConfig(Section):
@@ -43,6 +66,14 @@ class LimitsConfig(Section):
     ceiling: Duration = Duration(1800)
     minimum_intervals: int = 5
     startup_grace: Duration = Duration(1800)  # before the first iteration
+
+    def __post_init__(self) -> None:
+        if self.factor < 1:
+            raise ValueError(f"factor {self.factor:g} is below 1: a limit must not be shorter than an interval")
+        if self.floor > self.ceiling:
+            raise ValueError(f"floor {self.floor:g}s is above the ceiling {self.ceiling:g}s")
+        if self.minimum_intervals < 1:
+            raise ValueError("minimum_intervals must be 1 or more")
 
 
 class IdentityConfig(Section):
