@@ -163,9 +163,14 @@ class ProcFS:
         return self._parsed(pid, tid, "stat", procparse.stat)
 
     def open_stat(self, pid: int, tid: int) -> StatFile | Unreadable:
-        """The stat of one thread, to be read many times."""
+        """The stat of one thread, to be read many times; of the process where it shows no threads."""
         try:
             return StatFile(f"{self._root}/{pid}/task/{tid}/stat", self._slots)
+        except OSError as error:
+            if tid != pid:
+                return self._reason(error, pid)
+        try:
+            return StatFile(f"{self._root}/{pid}/stat", self._slots)
         except OSError as error:
             return self._reason(error, pid)
 
@@ -245,10 +250,12 @@ class ProcFS:
     def page_fault(self, pid: int) -> bool:
         """Whether a thread in state D is being served a page fault, so that its memory map may be locked.
 
-        Where neither wchan nor the kernel stack of such a thread can be read, the answer is yes.
+        Where the kernel hides both wchan and stack of such a thread, the answer is yes.
         """
         tids = self.tids(pid)
-        return not isinstance(tids, Unreadable) and any(self._thread_faults(pid, tid) for tid in tids)
+        return any(
+            self._thread_faults(pid, tid) for tid in ((pid,) if isinstance(tids, Unreadable) else tids)
+        )
 
     def _thread_faults(self, pid: int, tid: int) -> bool:
         stat = self.stat(pid, tid)
@@ -258,7 +265,9 @@ class ProcFS:
         if not isinstance(stack, Unreadable) and stack:
             return any(function in _FAULT_FUNCTIONS for function in stack)
         wchan = self.wchan(pid, tid)
-        return not isinstance(wchan, str) or wchan in _FAULT_FUNCTIONS or "fault" in wchan
+        if not isinstance(wchan, str):
+            return stack is Unreadable.DENIED
+        return wchan in _FAULT_FUNCTIONS or "fault" in wchan
 
     def pressure(self, resource: str) -> dict[str, Pressure] | Unreadable:
         """The node's pressure stall information of `io`, `memory` or `cpu`."""

@@ -56,15 +56,16 @@ _LAUNCHER_PROGRAMS = (
     "slurmstepd",
     "raylet",
 )
-_HELPERS = (
-    "multiprocessing.resource_tracker",
-    "multiprocessing.forkserver",
+_HELPER_MODULES = (
     "torch._inductor.compile_worker",
-    "torch/_inductor/compile_worker",
     "wandb",
     "tensorboard",
-    "debugpy",
+    "tensorboard.main",
+    "debugpy.adapter",
 )
+_HELPER_SCRIPTS = ("wandb", "tensorboard")
+_HELPER_PATHS = ("torch/_inductor/compile_worker", "debugpy/adapter")
+_HELPER_CODE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _CHECKPOINT = re.compile(
     r"(\.distcp|\.safetensors|\.ckpt|\.pt|\.pth|\.pt\.tmp|\.nemo|_states\.pt)\Z|/(?:\w*checkpoints?|ckpts?)(?:/|[-_]\w)",
     re.IGNORECASE,
@@ -120,7 +121,12 @@ def is_multiprocessing_child(argv: Sequence[str]) -> bool:
 
 def is_helper_program(argv: Sequence[str]) -> bool:
     """Whether a command line is of a kind that serves a trainer and never trains: trackers, compilers."""
-    return any(name in one for one in argv[:4] for name in _HELPERS)
+    module, script = python_module(argv), python_script(argv)
+    if module is not None:
+        return module in _HELPER_MODULES
+    if script is not None:
+        return PurePath(script).name in _HELPER_SCRIPTS or any(path in script for path in _HELPER_PATHS)
+    return any(name in one for one in argv for name in _HELPER_CODE)
 
 
 def is_ray_worker(argv: Sequence[str]) -> bool:

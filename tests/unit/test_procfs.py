@@ -183,7 +183,7 @@ def test_without_rights_files_are_denied() -> None:
         ),
         (None, "rpc_wait_bit_killable", False),
         (None, "handle_mm_fault", True),
-        (None, "0", True),
+        (None, "0", False),
     ],
 )
 def test_page_fault_of_any_thread(proc_tree: Any, stack: str | None, wchan: str, expected: bool) -> None:
@@ -191,6 +191,14 @@ def test_page_fault_of_any_thread(proc_tree: Any, stack: str | None, wchan: str,
     if stack is not None:
         proc_tree.file("100/task/101/stack", stack)
     assert ProcFS(proc_tree.root).page_fault(100) is expected
+
+
+def test_hidden_wchan_and_stack_are_taken_for_a_page_fault(
+    proc_tree: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc_tree.process(100, argv=["/bin/x"], state="D", wchan="0")
+    monkeypatch.setattr(ProcFS, "kernel_stack", lambda *_: Unreadable.DENIED)
+    assert ProcFS(proc_tree.root).page_fault(100)
 
 
 def test_endless_file_is_cut(proc_tree: Any) -> None:

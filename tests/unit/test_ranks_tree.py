@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -334,7 +335,7 @@ def test_scans_are_paced_by_their_cost(node: Node, monkeypatch: pytest.MonkeyPat
     node.rank(200, 0, ppid=1)
     node.finder.poll()
     first = node.finder.latest.taken_at
-    node.now += 5.9  # 0.02 s of CPU are followed by 6 s of pause
+    node.now += 7.9  # 0.02 s of CPU are followed by 8 s of pause
     node.finder.poll()
     assert node.finder.latest.taken_at == first
     node.now += 0.2
@@ -351,3 +352,26 @@ def test_expected_is_the_sum_over_agents_of_a_job(node: Node) -> None:
     (job,) = node.scan().jobs
     assert isinstance(job, expected.Job)
     assert (job.expected, job.running, job.world_size) == (4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [PYTHON, "/home/me/wandb_demo/train.py", "--logger=wandb"],
+        [PYTHON, "-u", "tensorboard_test.py", "debugpy"],
+        [PYTHON, "-m", "debugpy", "--listen", "5678", "train.py"],
+        [PYTHON, "-X", "dev", "-m", "train", "torchrun"],
+        ["python", "train.py"],
+    ],
+)
+def test_words_of_a_command_line_make_no_helper_of_a_rank(node: Node, argv: list[str]) -> None:
+    node.rank(200, 0, ppid=1, argv=argv)
+    assert roles(node.scan()) == {200: "trainer"}
+
+
+def test_tree_without_threads_and_links_is_enough(node: Node) -> None:
+    node.rank(200, 0, ppid=1, argv=["python3", "train.py"], state="D")
+    for name in ("task", "exe", "wchan", "status", "io", "cgroup", "maps"):
+        path = node.tree.root / "200" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert roles(node.scan()) == {200: "trainer"}
