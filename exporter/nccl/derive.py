@@ -135,31 +135,25 @@ class Derivation:
             self._largest = raw
         self._note_missing(raw.missing_ranks)
         states = {status: _state(status) for status in set(map(_status, raw.ranks))}
-        absent = [missing for missing in raw.missing_ranks if missing.status.unresponsive]
-        left = len(raw.missing_ranks) - len(absent)
         launched = list(map(_launched, raw.ranks))
-        apart = launched.count(launched[0]) < len(launched) if launched else False
-        kinds = set(states.values())
-        wrong = any(s.init_state not in _FINE or s.async_error not in _FINE for s in states)
-        mismatch = len(kinds) > 1 or (left > 0 and bool(raw.ranks)) or apart
-        errors = tuple(
-            name
-            for name, holds in ((INCOMPLETE, bool(absent)), (ERROR, wrong), (MISMATCH, mismatch))
-            if holds
-        )
-        per_node = Counter(map(_host, raw.ranks))
-        status = max(kinds, default=0)
-        row = self._row(raw.size, len(per_node), status, errors)
-        counts = per_node.values()
-        row.low = min([*counts, *([row.low] if row.communicators else [])], default=0)
-        row.high = max(row.high, *counts, 0)
+        alike = len(states) == 1 and launched.count(launched[0]) == len(launched)
+        errors = () if alike and not raw.missing_ranks and not _wrong(states) else _errors(raw, states)
+        per_node = Counter(map(_host, raw.ranks)).values()
+        row = self._row(raw.size, len(per_node), max(states.values(), default=0), errors)
+        low = min(per_node, default=0)
+        row.low = min(row.low, low) if row.communicators else low
+        row.high = max(row.high, max(per_node, default=0))
         row.communicators += 1
         row.gpus |= gpus
         if errors or raw.size <= 0:
             row.bad.append(_communicator(raw, states, errors))
 
     def _row(self, size: int, nodes: int, status: int, errors: tuple[str, ...]) -> _Row:
-        return self._rows.setdefault((size, nodes, status, errors), _Row(size, nodes, status, errors))
+        key = (size, nodes, status, errors)
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = _Row(*key)
+        return row
 
     def _note_missing(self, ranks: list[RawMissing]) -> None:
         for missing in ranks:
@@ -215,6 +209,19 @@ class Derivation:
             understood=self._read + 1,
             not_understood=tuple(self.not_understood),
         )
+
+
+def _wrong(states: Iterable[RawStatus]) -> bool:
+    return any(one.init_state not in _FINE or one.async_error not in _FINE for one in states)
+
+
+def _errors(raw: RawCommunicator, states: dict[RawStatus, int]) -> tuple[str, ...]:
+    absent = any(one.status.unresponsive for one in raw.missing_ranks)
+    left = any(not one.status.unresponsive for one in raw.missing_ranks)
+    apart = any(rank.collective_counts != raw.ranks[0].collective_counts for rank in raw.ranks)
+    mismatch = len(set(states.values())) > 1 or (left and bool(raw.ranks)) or apart
+    found = ((INCOMPLETE, absent), (ERROR, _wrong(states)), (MISMATCH, mismatch))
+    return tuple(name for name, holds in found if holds)
 
 
 def _largest_first(row: _Row) -> tuple[int, int, int, list[bool]]:

@@ -56,8 +56,7 @@ def span(numbers: Iterable[int]) -> Span | None:
     return Span(min(some), max(some)) if some else None
 
 
-@dataclass(frozen=True, slots=True)
-class RasProcess:
+class RasProcess(NamedTuple):
     """A RAS peer. `gpus` are CUDA device numbers, `nvml` their physical numbers where the two differ."""
 
     pid: int
@@ -66,8 +65,7 @@ class RasProcess:
     nvml: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RasRank:
+class RasRank(NamedTuple):
     """A rank of one communicator (not a world rank) and the process that owns it, as far as it was named."""
 
     rank: int
