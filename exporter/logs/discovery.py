@@ -191,7 +191,9 @@ class Discovery:
             for pid in readers.get(target.path, ()):
                 if pid != process.id.pid:
                     # A reader like tee has what it writes to open beside its own standard streams.
-                    yield from (one for one in self._targets(pid, range(1, 16)) if modes.S_ISREG(one.mode))
+                    yield from (
+                        one for one in self._targets(pid, (1, *range(3, 16))) if modes.S_ISREG(one.mode)
+                    )
         yield from self._of_launcher(process)
         cgroups = self._procfs.cgroup(process.id.pid)
         if not isinstance(cgroups, Unreadable):

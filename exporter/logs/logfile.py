@@ -55,11 +55,13 @@ class LogFile:
         """Device and inode of the current file."""
         return self._current.identity if self._current else None
 
-    def open(self, *, back: int | None = None) -> os.stat_result:
-        """Open the path; reading begins `back` bytes before its end, or at its beginning (None)."""
+    def open(self, *, back: int | None = None, offset: int = 0) -> os.stat_result:
+        """Open the path; reading begins `back` bytes before its end, or at the offset where that is within it."""
         one, status = self._open()
         if back is not None:
             one.offset = max(0, status.st_size - back)
+        elif offset <= status.st_size:
+            one.offset = offset
         self._replace(one)
         return status
 

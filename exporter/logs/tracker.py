@@ -90,17 +90,19 @@ class Tracker:
         self._interpreter.begin_again()
         self._last_iteration = self._total = self._epoch = None
 
-    def start(self, now: float, *, from_end: bool, started_at: float | None = None) -> None:
+    def start(self, now: float, *, from_end: bool, started_at: float | None = None, offset: int = 0) -> None:
         """Open the file. `from_end`: it was there before us, and only its last iteration is looked for.
 
-        `started_at` is when its job's oldest process was started: what is older is another run's.
+        `started_at` is when its job's oldest process was started: what is older is another run's. `offset` is how
+        far it was read when it was followed before.
         """
         self._started = True
         try:
-            status = self._file.open()
+            status = self._file.open(offset=offset)
             self._opened = True
             self.grew_at = min(now, status.st_mtime)
-            if from_end or status.st_size > FROM_BEGINNING:
+            old = started_at is not None and status.st_mtime < started_at and not offset
+            if from_end or old or status.st_size - offset > FROM_BEGINNING:
                 self._file.close()
                 self._look_back(now)
             last = self._progress.last_at
@@ -254,7 +256,12 @@ class Tracker:
             log.warning("log cannot be followed: %s", text)
         self.problem = text
 
-    def state(self, job_id: str, label: str) -> LogState:
+    @property
+    def offset(self) -> int:
+        """How far the file was read."""
+        return self._file.offset
+
+    def state(self, job_id: str, label: str, path: str) -> LogState:
         """All that is known, under the names that it is to have."""
         phase = self._interpreter.phase
         if has_ended(self._interpreter):
@@ -264,7 +271,7 @@ class Tracker:
         return LogState(
             job_id=job_id,
             log=label,
-            path=self.path,
+            path=path,
             framework=self._recogniser.name,
             phase=phase,
             limit=self._progress.limit(self.rules, phase),

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _SEARCH_SECONDS = 2.0
 _PATIENCE = 2.0  # seconds after which a read or a search counts as hanging
 _READ_SECONDS = 0.4  # of one poll that are spent on logs which have more to read
+_REMEMBERED = 1000
 _AT_ONCE = 8 << 20  # bytes of one log before the others have their turn
 
 
@@ -72,6 +73,7 @@ class LogWatcher:
         self._searching = Lane("log search")
         self._reading = Lane("log reading")
         self._at_hand: _Followed | None = None  # the log that is being read
+        self._left: dict[tuple[int, int], int] = {}  # how far logs were read that are not followed any more
         self._turn = 0  # grows with each log that is read
         self.latest = LogReport()
 
@@ -150,6 +152,9 @@ class LogWatcher:
         followed.living = living
         if not living and (found is None or found.entry is None) and not followed.shown:
             if followed.lane is None:
+                identity = followed.tracker.identity
+                if identity is not None and len(self._left) < _REMEMBERED:
+                    self._left[identity] = followed.tracker.offset
                 followed.tracker.close()
             del self._followed[path]
 
@@ -168,12 +173,13 @@ class LogWatcher:
         self._followed[path] = followed
 
         def start() -> None:
-            tracker.start(now, from_end=first, started_at=one.started_at)
+            offset = self._left.pop(one.identity, 0) if one.identity else 0
+            tracker.start(now, from_end=first, started_at=one.started_at, offset=offset)
 
         if not self._reading.run(start, self._patience):
             self._left_behind(followed)
             return
-        limit = tracker.state(job_id, label).limit.seconds
+        limit = tracker.state(job_id, label, one.path).limit.seconds
         if tracker.grew_at is not None and now - tracker.grew_at <= limit:
             followed.shown = True
 
@@ -211,8 +217,8 @@ class LogWatcher:
     def _publish(self, now: float) -> None:
         states = []
         for one in self._followed.values():
-            if self._counts(one, one.tracker.state(one.job_id, one.label), now):
-                states.append(one.tracker.state(one.job_id, one.label))
+            if self._counts(one, one.tracker.state(one.job_id, one.label, one.found.path), now):
+                states.append(one.tracker.state(one.job_id, one.label, one.found.path))
         self.latest = LogReport(tuple(states), self._search.unfollowed)
 
     @staticmethod
