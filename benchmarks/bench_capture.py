@@ -26,11 +26,11 @@ from imaginary import imaginary_job
 from exporter.procfs import ProcFS
 from exporter.ranks import RankFinder
 from snapshotter.capture import wire
-from snapshotter.capture.facts import look
+from snapshotter.capture.facts import reader
 from snapshotter.capture.fanout import AgentClient, capture_job
 from snapshotter.capture.inventory import Agent
 from snapshotter.capture.node import capture_node
-from snapshotter.capture.pyspy import PySpy, find_binary
+from snapshotter.capture.pyspy import find_binary
 from snapshotter.capture.wire import AnswerReader, Order
 from snapshotter.stacks import report
 from snapshotter.stacks.model import JobCapture, NodeAnswer
@@ -81,7 +81,7 @@ def timed(call: Callable[[], object]) -> float:
 def bench_node(rounds: int) -> None:
     procfs = ProcFS()
     finder = RankFinder(procfs, node="bench")
-    pyspy = PySpy(lambda pid: look(procfs, pid))
+    pyspy = reader(procfs)
     answers: list[NodeAnswer] = []
 
     def capture() -> None:

@@ -6,10 +6,11 @@ Nothing here takes the lock of the target's memory map, so that it returns even 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from exporter.procfs import ProcFS, Stat, Unreadable
-from snapshotter.capture.pyspy import Look
+from snapshotter.capture.pyspy import Look, PySpy
 from snapshotter.stacks.model import Counters, KernelThread
 
 T = TypeVar("T")
@@ -41,6 +42,26 @@ def look(procfs: ProcFS, pid: int) -> Look | None:
     return None if isinstance(stat, Unreadable) else Look(stat.state, stat.start_ticks)
 
 
+def reader(procfs: ProcFS, *, binary: Path | None = None, timeout: float = 10.0) -> PySpy:
+    """A py-spy that looks at its targets through `procfs`, which has to be this process's own /proc.
+
+    Raises PySpyMissing.
+    """
+    return PySpy(
+        lambda pid: look(procfs, pid),
+        thread_states=lambda pid: thread_states(procfs, pid),
+        binary=binary,
+        timeout=timeout,
+    )
+
+
+def thread_states(procfs: ProcFS, pid: int) -> list[str]:
+    """State letters of all threads of a process."""
+    tids = procfs.tids(pid)
+    stats = () if isinstance(tids, Unreadable) else (procfs.stat(pid, tid) for tid in tids)
+    return [stat.state for stat in stats if not isinstance(stat, Unreadable)]
+
+
 def read_facts(procfs: ProcFS, pid: int, *, delays: bool) -> Facts | None:
     """Everything readable; None when the process is gone. `delays`: the kernel accounts block-I/O delays."""
     stat = procfs.stat(pid)
@@ -62,13 +83,18 @@ def read_facts(procfs: ProcFS, pid: int, *, delays: bool) -> Facts | None:
 def in_page_fault(procfs: ProcFS, pid: int, facts: Facts) -> bool:
     """Whether reading the process's memory could hang its reader: a thread in D is being served a fault.
 
-    A thread in D outside any system call (proc(5): `-1` in its syscall file) can only be in one.
+    A thread in D outside any system call (proc(5): `-1` in its syscall file) can only be in one. Where the
+    kernel says nothing at all of a main thread in D, the answer is yes.
     """
     if not facts.blocked:
         return False
     if procfs.page_fault(pid):
         return True
-    return facts.state == "D" and facts.syscall is not None and facts.syscall.startswith("-1 ")
+    if facts.state != "D":
+        return False
+    if facts.syscall is not None:
+        return facts.syscall.startswith("-1 ")
+    return facts.wchan is None and not facts.kernel_stack
 
 
 def _thread(procfs: ProcFS, pid: int, tid: int, delays: bool) -> KernelThread | None:

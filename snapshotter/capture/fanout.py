@@ -178,7 +178,10 @@ def capture_job(
             answer = failed(agent, "error", f"asking {agent.address} failed: {error}")
         with lock:
             done += 1
-            progress(Progress(answer.node, "nodes", done, len(agents)))
+            try:
+                progress(Progress(answer.node, "nodes", done, len(agents)))
+            except Exception:  # telling is no reason to fail
+                log.exception("progress could not be told")
         return answer
 
     limit = node_deadline + 2 * _CONNECT_LIMIT

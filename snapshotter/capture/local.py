@@ -10,7 +10,7 @@ from exporter.procfs import ProcFS
 from exporter.ranks import RankFinder, Scan
 from snapshotter.capture import rasfacts
 from snapshotter.capture.agent import Memory
-from snapshotter.capture.facts import look
+from snapshotter.capture.facts import reader
 from snapshotter.capture.node import Progress, capture_node
 from snapshotter.capture.pyspy import PySpy
 from snapshotter.capture.rasfacts import RasFacts
@@ -80,6 +80,7 @@ def local_node(
         procfs=procfs,
         finder=RankFinder(procfs, node=node, job_id=settings().job_id, now=now),
         memory=Memory(now=now),
-        pyspy=PySpy(lambda pid: look(procfs, pid), timeout=settings().process_timeout),
+        # py-spy sees the pids of this process, whatever `procfs` is of.
+        pyspy=reader(ProcFS(), timeout=settings().process_timeout),
         settings=settings,
     )

@@ -5,6 +5,7 @@ Nothing that goes wrong with one process, or that the kernel keeps from us, stop
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,10 +17,12 @@ from snapshotter.capture import joblog, kernellog, native, openfiles, targets
 from snapshotter.capture.bounded import Pending, call_within, run_all
 from snapshotter.capture.expected import missing_here
 from snapshotter.capture.privacy import allowed_environment, mask_command_line
-from snapshotter.capture.pyspy import PySpy
+from snapshotter.capture.pyspy import Dump, PySpy
 from snapshotter.capture.rasfacts import RasFacts
 from snapshotter.capture.sampling import Sampler
-from snapshotter.stacks.model import NcclAnswer, NodeAnswer, Outcome, Process, Sample, Thread
+from snapshotter.stacks.model import NcclAnswer, NodeAnswer, Outcome, Process, Sample
+
+log = logging.getLogger(__name__)
 
 _FIND_LIMIT = 15.0  # seconds
 _NATIVE_LIMIT = 30.0
@@ -42,7 +45,7 @@ class _Side:
 
     environment: dict[int, dict[str, str]] = field(default_factory=dict)
     open_files: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    native: dict[int, tuple[Thread, ...]] = field(default_factory=dict)
+    native: dict[int, Dump] = field(default_factory=dict)
 
 
 def capture_node(
@@ -73,8 +76,8 @@ def capture_node(
     kernel's log is read from `kernel_log_before` seconds back.
 
     `find` looks for the training processes of the node; `remembered` gives ranks of a job seen here before.
-    `ask_nccl` is asked once, meanwhile. Never raises for what it finds: where
-    nothing is found, or not in time, the answer has an error that says so.
+    `ask_nccl` is asked once, meanwhile. Never raises for what it finds: where nothing is found, or not in
+    time, the answer has an error that says so.
     """
     job_id = job_id or None
     started = now()
@@ -91,6 +94,8 @@ def capture_node(
         found = call_within(choose, min(_FIND_LIMIT, deadline))
     except targets.NoSuchTarget as problem:
         return answer("ok", str(problem))
+    except OSError as error:
+        return answer("error", f"{procfs.root} of {node} cannot be read: {error.strerror}")
     if found is None:
         return answer("timeout", f"looking for the training processes of {node} took too long")
     scan, chosen = found
@@ -115,7 +120,7 @@ def capture_node(
     processes = tuple(_process(target, node, its, side) for target, its in zip(chosen, taken, strict=True))
     if native_frames:
         _read_native(pyspy, processes, side, end)
-        processes = tuple(replace(one, native_threads=side.native.get(one.pid, ())) for one in processes)
+        processes = tuple(_with_native(one, side.native.get(one.pid)) for one in processes)
     ras = _ras(nccl, end)
     return NodeAnswer(
         node=node,
@@ -145,7 +150,10 @@ class _Count:
     def one_more(self) -> None:
         with self._lock:
             self._step = replace(self._step, done=self._step.done + 1)
-            self._progress(self._step)
+            try:
+                self._progress(self._step)
+            except Exception:  # telling is no reason to fail
+                log.exception("progress could not be told")
 
 
 def _describe(
@@ -173,10 +181,20 @@ def _read_native(pyspy: PySpy, processes: Sequence[Process], side: _Side, end: f
     def read(process: Process) -> None:
         left = min(_NATIVE_LIMIT, end - time.monotonic())
         dump = pyspy.dump(process.pid, process.start_ticks, native=True, timeout=left)
-        side.native[process.pid] = dump.threads
+        side.native[process.pid] = dump
 
     total = max(0.0, end - time.monotonic())
     run_all(read, native.chosen(processes), at_once=2, limit=_NATIVE_LIMIT, total=total)
+
+
+def _with_native(process: Process, dump: Dump | None) -> Process:
+    """With the C frames; that it was stopped for them counts as a pause of its last sample."""
+    if dump is None:
+        return process
+    last = process.samples[-1]
+    pause = max(last.pause_seconds or 0.0, dump.pause_seconds or 0.0) or None
+    samples = (*process.samples[:-1], replace(last, pause_seconds=pause))
+    return replace(process, samples=samples, native_threads=dump.threads)
 
 
 def _ras(pending: Pending[RasFacts] | None, end: float) -> RasFacts | None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,12 +77,17 @@ class PySpy:
         self,
         look: Callable[[int], Look | None],
         *,
+        thread_states: Callable[[int], Iterable[str]] = lambda pid: (),
         binary: Path | None = None,
         timeout: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look` reads a pid's state, None when it is gone; `timeout` seconds bound all tries of one call."""
+        """`look` reads a pid's state, None when it is gone, `thread_states` the states of all its threads.
+
+        Both see the pids that py-spy sees: this process's. `timeout` seconds bound all tries of one call.
+        """
         self._look = look
+        self._thread_states = thread_states
         self._binary = find_binary() if binary is None else binary
         self.timeout = timeout
         self._clock = clock
@@ -92,8 +97,8 @@ class PySpy:
     def dump(self, pid: int, start_ticks: int, *, native: bool = False, timeout: float | None = None) -> Dump:
         """Read the process that is `pid` since `start_ticks`; never raises for what the target does.
 
-        Without stopping it, twice if need be; stopping it only where that gave no whole stack and it is
-        neither in state D nor stopped. `native` adds C frames, for which py-spy has to stop it.
+        Without stopping it, twice if need be; stopping it only where that gave no whole stack, and no thread
+        of it is in state D or stopped. `native` adds C frames, for which py-spy has to stop it.
         """
         deadline = self._clock() + (self.timeout if timeout is None else timeout)
         before = self._look(pid)
@@ -120,9 +125,9 @@ class PySpy:
             now = self._look(pid)
             if now is None or now.start_ticks != before.start_ticks or now.state in "ZX":
                 return Dump("gone", error="the process ended while its stack was read")
-            if blocking and now.state in _BLOCKING_FORBIDDEN:
+            if blocking and (state := self._unstoppable(pid, now)):
                 if native:
-                    failure = Dump("error", error=f"native frames cannot be read in state {now.state}")
+                    failure = Dump("error", error=f"native frames cannot be read in state {state}")
                 break
             dump = self._try_once(pid, now, handle, deadline, option)
             if dump.pause_seconds is not None:
@@ -136,6 +141,11 @@ class PySpy:
                 if dump.outcome != "error":
                     break
         return _with_pause(failure if partial is None else partial, pauses)
+
+    def _unstoppable(self, pid: int, now: Look) -> str | None:
+        """The state of the process or of a thread of it for which py-spy would wait for ever, or fail."""
+        states = (now.state, *self._thread_states(pid))
+        return next((state for state in states if state in _BLOCKING_FORBIDDEN), None)
 
     def _try_once(self, pid: int, before: Look, handle: int, deadline: float, option: str) -> Dump:
         blocking = option != "--nonblocking"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,8 +14,11 @@ from snapshotter.capture.facts import Facts, in_page_fault, read_facts
 from snapshotter.capture.pyspy import PySpy
 from snapshotter.stacks.model import Outcome, Sample
 
+log = logging.getLogger(__name__)
+
 _GONE = "the process ended before its stack was read"
 _IN_FAULT = "it waits in a page fault for a page that does not come; reading it could hang the reader"
+_ELSEWHERE = "it is in another PID namespace than this program: run that in the host's (hostPID)"
 _MARGIN = 2.0  # seconds that reading /proc and killing a py-spy may take beyond py-spy's own limit
 _FACTS_LIMIT = 2.0  # seconds
 
@@ -41,7 +45,12 @@ class Sampler:
         """One sample of each, in order, within `total` seconds; `done` is called after each."""
 
         def take(target: TrainingProcess) -> Sample:
-            sample = self.sample(target)
+            try:
+                sample = self.sample(target)
+            except Exception as error:
+                # A fault of ours in reading one process must not cost the others.
+                log.exception("reading process %s failed", target.id.pid)
+                sample = Sample(self._now(), "error", error=f"reading it failed: {error}")
             done()
             return sample
 
@@ -76,6 +85,8 @@ class Sampler:
         if in_page_fault(self._procfs, target.id.pid, facts):
             return _sample(taken_at, facts, "uninterruptible", _IN_FAULT)
         dump = self._pyspy.dump(target.id.pid, target.id.start_ticks)
+        if dump.outcome == "gone" and (now := self._facts(target)) is not None and now.state not in "ZX":
+            return _sample(taken_at, facts, "error", _ELSEWHERE)
         return replace(
             _sample(taken_at, facts, dump.outcome, dump.error),
             threads=dump.threads,

@@ -15,10 +15,9 @@ from werkzeug import Request, Response
 
 from exporter.procfs import ProcFS
 from exporter.ranks import Scan
-from snapshotter.capture.facts import look
+from snapshotter.capture.facts import look, reader
 from snapshotter.capture.node import capture_node
 from snapshotter.capture.prometheus import Prometheus, PrometheusError, Series
-from snapshotter.capture.pyspy import PySpy
 from snapshotter.stacks.model import NodeAnswer
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
@@ -29,7 +28,7 @@ def capture(pid: int, *, native_frames: bool = False) -> NodeAnswer:
     return capture_node(
         lambda: Scan(time.time(), "node-a", ()),
         PROCFS,
-        PySpy(lambda one: look(PROCFS, one)),
+        reader(PROCFS),
         node="node-a",
         pids=[pid],
         interval=0,

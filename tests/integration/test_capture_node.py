@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from exporter.procfs import ProcFS
-from exporter.ranks import ProcessId, Scan, TrainingProcess
-from snapshotter.capture.facts import look
+from exporter.ranks import ProcessId, RankFinder, Scan, TrainingProcess
+from snapshotter.capture.facts import look, reader, thread_states
 from snapshotter.capture.node import Progress, capture_node
-from snapshotter.capture.pyspy import PySpy
+from snapshotter.capture.pyspy import Dump, PySpy
 from snapshotter.stacks.model import NodeAnswer, Process
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
@@ -66,7 +66,7 @@ def busy(start: Callable[..., subprocess.Popen[str]]) -> int:
 
 
 def pyspy(binary: Path | None = None, timeout: float = 10.0) -> PySpy:
-    return PySpy(lambda pid: look(PROCFS, pid), binary=binary, timeout=timeout)
+    return reader(PROCFS, binary=binary, timeout=timeout)
 
 
 def scan_of(*processes: TrainingProcess) -> Callable[[], Scan]:
@@ -160,6 +160,25 @@ def test_a_process_in_disk_sleep_is_read_without_stopping_it(
     assert found.samples[0].pause_seconds is None
     assert found.samples[0].kernel_stack
     assert state(pid) == "D"
+
+
+def test_a_process_of_which_one_thread_is_in_disk_sleep_is_never_stopped(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    pid = start(sys.executable, PROGRAMS / "capture_disk_sleep.py", fifo, "thread").pid
+    wait_until(lambda: "D" in thread_states(PROCFS, pid))
+    failing = stand_in(tmp_path, f'echo "$@" >> {tmp_path}/calls\necho "Error: torn" >&2\nexit 1')
+
+    found = by_pid(capture([pid], pyspy(failing), samples=1))[pid]
+
+    assert (found.outcome, found.error) == ("error", "py-spy: torn")
+    assert {thread.state for thread in found.samples[0].kernel_threads} == {"S", "D"}
+    # The child that opens the FIFO is read too.
+    calls = [call for call in (tmp_path / "calls").read_text().splitlines() if call.endswith(f"--pid {pid}")]
+    assert len(calls) == 2
+    assert all("--nonblocking" in call for call in calls)
 
 
 def test_a_stopped_process_is_read_and_left_stopped(start: Callable[..., subprocess.Popen[str]]) -> None:
@@ -292,6 +311,34 @@ def test_the_job_is_taken_with_descendants_and_without_another_job_below_it(
     assert set(found) == {process.pid, plain_child}
     assert (found[plain_child].rank, found[plain_child].role) == (3, "other")
     assert found[process.pid].command_line == "python train.py --api-key ***"
+
+
+def test_progress_that_cannot_be_told_and_faults_of_ours_cost_nothing(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    first, second = busy(start), busy(start)
+
+    def broken_progress(step: Progress) -> None:
+        raise RuntimeError("nobody listens")
+
+    class Faulty(PySpy):
+        def dump(self, pid: int, *args: object, **more: object) -> Dump:
+            if pid == first:
+                raise RuntimeError("a fault")
+            return super().dump(pid, *args, **more)  # type: ignore[arg-type]
+
+    faulty = Faulty(lambda pid: look(PROCFS, pid))
+    found = by_pid(capture([first, second], faulty, progress=broken_progress))
+    assert (found[first].outcome, found[first].error) == ("error", "reading it failed: a fault")
+    assert found[second].outcome == "ok"
+
+
+def test_a_proc_that_cannot_be_read_is_an_answer(tmp_path: Path) -> None:
+    procfs = ProcFS(tmp_path / "none")
+    finder = RankFinder(procfs, node="node-a")
+    answer = capture_node(finder.scan, procfs, pyspy(), node="node-a", job_id="job")
+    assert (answer.outcome, answer.processes) == ("error", ())
+    assert answer.error is not None and "cannot be read: No such file" in answer.error
 
 
 def test_two_hundred_processes(start: Callable[..., subprocess.Popen[str]]) -> None:

@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from exporter.procfs import ProcFS
+from exporter.ranks import ProcessId, TrainingProcess
 from snapshotter.capture.expected import missing_here
-from snapshotter.capture.facts import in_page_fault, look, read_facts
+from snapshotter.capture.facts import in_page_fault, look, read_facts, reader
 from snapshotter.capture.native import chosen
 from snapshotter.capture.openfiles import Mount, mount_of, on_network, parse_mounts
+from snapshotter.capture.sampling import Sampler
 from snapshotter.stacks.model import Frame, Process, Sample, Thread
+
+PID = 4_194_304  # above the largest that this kernel gives
 
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,noatime shared:1 - ext4 /dev/vda rw
@@ -29,16 +33,16 @@ class Proc:
     """A /proc with one process of our making."""
 
     def __init__(self, root: Path) -> None:
-        self.folder = root / "7"
+        self.folder = root / str(PID)
         self.procfs = ProcFS(root, ticks=100)
         (self.folder / "fd").mkdir(parents=True)
-        self.thread(7, "S")
+        self.thread(PID, "S")
 
     def thread(self, tid: int, state: str, stack: str | None = None, wchan: str | None = None) -> None:
         # State is field 3 of stat: 14 and 15 are CPU times, 20 threads, 22 the start, 42 block delays.
         fields = {14: "150", 15: "50", 20: "1", 22: "4711", 42: "250"}
         stat = f"{tid} (python) {state} 1 " + " ".join(fields.get(number, "0") for number in range(5, 53))
-        folders = [self.folder / "task" / str(tid)] + ([self.folder] if tid == 7 else [])
+        folders = [self.folder / "task" / str(tid)] + ([self.folder] if tid == PID else [])
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "stat").write_text(stat)
@@ -54,18 +58,18 @@ def proc(tmp_path: Path) -> Proc:
 
 
 def test_facts_of_a_process_without_most_files(proc: Proc) -> None:
-    facts = read_facts(proc.procfs, 7, delays=False)
+    facts = read_facts(proc.procfs, PID, delays=False)
     assert facts is not None
     assert (facts.state, facts.start_ticks, facts.counters.cpu_seconds) == ("S", 4711, 2.0)
     assert (facts.wchan, facts.syscall, facts.kernel_stack) == (None, None, ())
     assert (facts.counters.io_wait_seconds, facts.counters.rchar) == (None, None)
-    assert [(one.tid, one.name, one.state) for one in facts.threads] == [(7, "python", "S")]
+    assert [(one.tid, one.name, one.state) for one in facts.threads] == [(PID, "python", "S")]
     assert read_facts(proc.procfs, 8, delays=False) is None
     assert look(proc.procfs, 8) is None
 
 
 def test_block_delays_are_given_only_where_the_kernel_counts_them(proc: Proc) -> None:
-    facts = read_facts(proc.procfs, 7, delays=True)
+    facts = read_facts(proc.procfs, PID, delays=True)
     assert facts is not None
     assert facts.counters.io_wait_seconds == 2.5
 
@@ -87,21 +91,31 @@ def test_block_delays_are_given_only_where_the_kernel_counts_them(proc: Proc) ->
 def test_page_faults_are_known_by_stack_wchan_and_syscall(
     proc: Proc, state: str, stack: str | None, wchan: str | None, syscall: str | None, faults: bool
 ) -> None:
-    proc.thread(7, state, stack, wchan)
+    proc.thread(PID, state, stack, wchan)
     if syscall is not None:
         (proc.folder / "syscall").write_text(syscall + "\n")
-    facts = read_facts(proc.procfs, 7, delays=False)
+    facts = read_facts(proc.procfs, PID, delays=False)
     assert facts is not None
-    assert in_page_fault(proc.procfs, 7, facts) is faults
+    assert in_page_fault(proc.procfs, PID, facts) is faults
 
 
 def test_a_fault_of_any_thread_counts(proc: Proc) -> None:
     proc.thread(9, "D", "folio_wait_bit_common handle_mm_fault exc_page_fault")
-    facts = read_facts(proc.procfs, 7, delays=False)
+    facts = read_facts(proc.procfs, PID, delays=False)
     assert facts is not None
     assert facts.state == "S"
     assert facts.blocked
-    assert in_page_fault(proc.procfs, 7, facts)
+    assert in_page_fault(proc.procfs, PID, facts)
+
+
+def test_a_process_of_another_pid_namespace_is_told_from_one_that_is_gone(proc: Proc) -> None:
+    """/proc shows it, as the node's /proc mounted into a container does, but py-spy cannot."""
+    target = TrainingProcess(
+        ProcessId(PID, 4711), 1, "job", "trainer", 0, 0, 1, "python", ("python",), "torchrun"
+    )
+    sample = Sampler(proc.procfs, reader(ProcFS()), at_once=1).sample(target)
+    assert (sample.outcome, sample.state) == ("error", "S")
+    assert sample.error is not None and "PID namespace" in sample.error
 
 
 def test_mounts() -> None:
@@ -123,7 +137,7 @@ def test_open_files_on_network_file_systems(proc: Proc) -> None:
     for number, target in enumerate(targets):
         (proc.folder / "fd" / str(number)).symlink_to(target)
     (proc.folder / "cwd").symlink_to("/mnt/bucket/run")
-    assert on_network(proc.procfs, 7) == (
+    assert on_network(proc.procfs, PID) == (
         "/mnt/data/shard-1 (nfs4 filer:/export)",
         "/mnt/bucket/run (fuse.gcsfuse bucket)",
     )
