@@ -135,7 +135,9 @@ class CandidateReader:
         one = known.candidate
         pid = one.id.pid
         known.again = now + self._pause(one.id.start_ticks, now)
-        command_line = self._procfs.cmdline(pid)
+        # What trains is never asked again: a page fault in one of its threads could hold the reader for ever.
+        trains = roles.has_process_group(one.threads) or one.name == "pt_data_worker"
+        command_line = one.command_line if trains else self._procfs.cmdline(pid)
         if isinstance(command_line, tuple) and command_line and command_line != one.command_line:
             self._known.pop(pid).file.close()
             stat = self._procfs.stat(pid)
@@ -209,7 +211,7 @@ class CandidateReader:
         if stat.kernel_thread or stat.state in "ZX":
             return False
         self._again(pid, inode, stat.start_ticks, now)
-        if stat.state == "D" and self._procfs.page_fault(pid):
+        if (stat.state == "D" or stat.num_threads > 1) and self._procfs.page_fault(pid):
             foreign.python = True  # so that it is read in full once the fault is over
             foreign.miss = "is in a page fault: reading its environment could block for ever"
             return True

@@ -257,6 +257,11 @@ def test_process_in_a_page_fault_is_left_alone_until_it_is_over(node: Node) -> N
     assert roles(node.scan(later=400)) == {200: "trainer"}
 
 
+def test_page_fault_of_another_thread_counts(node: Node) -> None:
+    node.rank(200, 0, ppid=1, threads=["reader"], thread_states="D", wchan="handle_mm_fault")
+    assert "page fault" in node.scan().near_misses[0].reason
+
+
 def test_frozen_process_outside_a_page_fault_is_found(node: Node) -> None:
     node.rank(200, 0, ppid=1, state="D", wchan="rpc_wait_bit_killable")
     assert roles(node.scan()) == {200: "trainer"}
