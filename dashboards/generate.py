@@ -1,7 +1,7 @@
 """Write the dashboards: `python dashboards/generate.py`.
 
-`*.json` beside this file for Grafana's file provisioning, and the same as ConfigMaps for a Grafana with the
-dashboard sidecar.
+`*.json` beside this file for Grafana's file provisioning, the same as ConfigMaps for a Grafana with the
+dashboard sidecar, and in `optional/` what needs a plugin.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import yaml  # noqa: E402
+from source.flamegraph import flamegraph  # noqa: E402
 from source.fleet import fleet  # noqa: E402
 from source.itself import itself  # noqa: E402
 from source.job import job  # noqa: E402
@@ -31,11 +32,13 @@ def dashboards() -> list[Json]:
     return [fleet(), job(), node(), itself()]
 
 
+def _text(dashboard: Json) -> str:
+    return json.dumps(dashboard, indent=2, ensure_ascii=False) + "\n"
+
+
 def files() -> dict[Path, str]:
     """Every generated file with its text."""
-    texts = {
-        f"{one['uid']}.json": json.dumps(one, indent=2, ensure_ascii=False) + "\n" for one in dashboards()
-    }
+    texts = {f"{one['uid']}.json": _text(one) for one in dashboards()}
     maps = [
         {
             "apiVersion": "v1",
@@ -50,6 +53,8 @@ def files() -> dict[Path, str]:
         for name, text in texts.items()
     ]
     written = {HERE / name: text for name, text in texts.items()}
+    optional = flamegraph()
+    written[HERE / "optional" / f"{optional['uid']}.json"] = _text(optional)
     written[CONFIG_MAPS] = HEAD + yaml.safe_dump_all(maps, sort_keys=False, explicit_start=True, width=10**9)
     return written
 

@@ -14,25 +14,6 @@ DASHBOARDS = sorted((Path(__file__).parents[2] / "dashboards").glob("hangscope-*
 
 
 @pytest.fixture(scope="module")
-def modules() -> Path:
-    """Type definitions and compiler, installed once."""
-    folder = HERE / "node_modules"
-    wanted = json.loads((HERE / "package.json").read_text())["devDependencies"]
-    have = {
-        name: json.loads(path.read_text())["version"]
-        for name in wanted
-        if (path := folder / name / "package.json").exists()
-    }
-    if have != wanted:
-        npm = shutil.which("npm")
-        assert npm is not None, "npm is missing: apt-get install npm"
-        command = [npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"]
-        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return folder
-
-
-@pytest.fixture(scope="module")
 def errors(modules: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """What the compiler says about each dashboard, and about one that is wrong on purpose; in one run."""
     folder = tmp_path_factory.mktemp("types")
