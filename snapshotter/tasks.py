@@ -185,9 +185,7 @@ class Tasks:
 
     def hand_out(self) -> None:
         """Send waiting captures to the queue that were not sent yet."""
-        ids = self._index.unqueued(_REFILL)
-        self._index.set_enqueued(ids, self._now())
-        self._enqueue(ids)
+        self._enqueue(self._index.hand_out(_REFILL, self._now()))
 
     def publish(self) -> None:
         """Read from the index what the metrics show."""

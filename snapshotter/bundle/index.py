@@ -60,20 +60,20 @@ class Index:
             lock_jobs(connection, job_ids)
             yield Decisions(connection)
 
-    def unqueued(self, limit: int) -> tuple[str, ...]:
-        """Captures that wait and were not handed to the queue yet, oldest first."""
-        query = (
+    def hand_out(self, limit: int, now: float) -> tuple[str, ...]:
+        """Captures that wait and were not handed to the queue yet, oldest first; from now on they were."""
+        waiting = (
             sa.select(captures.c.id)
             .where(captures.c.state == "queued", captures.c.enqueued_at.is_(None))
             .order_by(captures.c.id)
             .limit(limit)
+            .with_for_update(skip_locked=True)  # what another snapshotter hands out just now
         )
-        with self._reading() as connection:
-            return tuple(connection.scalars(query))
-
-    def set_enqueued(self, ids: Sequence[str], now: float) -> None:
-        if ids:
-            self._update(captures.c.id.in_(ids), enqueued_at=now)
+        with self._writing() as connection:
+            ids = tuple(connection.scalars(waiting))
+            if ids:
+                connection.execute(captures.update().where(captures.c.id.in_(ids)).values(enqueued_at=now))
+        return ids
 
     def requeue_lost(self, *, now: float, enqueued_before: float) -> None:
         """Have captures handed out again whose owner is gone, or which the queue lost."""

@@ -18,7 +18,7 @@ from typing import Protocol
 import fsspec
 
 from snapshotter.bundle import schema
-from snapshotter.errors import BundleError, NotFound
+from snapshotter.errors import BundleError, NotFound, SnapshotterError
 
 _PARTIAL = ".partial"
 
@@ -64,40 +64,7 @@ class FolderStore:
         self._root = root
 
     def put(self, capture_id: str, files: dict[str, bytes]) -> bool:
-        _check_id(capture_id)
-        try:
-            self.put_folder(capture_id, files)
-        except FileExistsError:
-            return False
-        return True
-
-    def put_folder(self, name: str, files: dict[str, bytes]) -> None:
-        """Write a folder `name` aside and rename it. Raises FileExistsError."""
-        aside = self._root / _PARTIAL
-        aside.mkdir(parents=True, exist_ok=True)
-        target = self._root / name
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise FileExistsError(f"{target} is there already")
-        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=aside))
-        try:
-            for file, data in files.items():
-                _check_file(file)
-                path = folder / file
-                path.parent.mkdir(exist_ok=True)
-                _write_synced(path, data)
-            for inside in {folder, *(path.parent for path in folder.rglob("*"))}:
-                _sync_folder(inside)
-            folder.chmod(0o750)
-            try:
-                folder.rename(target)
-            except OSError as error:
-                if target.is_dir():  # another writer was first
-                    raise FileExistsError(f"{target} is there already") from error
-                raise
-            _sync_folder(self._root)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            _remove_if_empty(aside)
+        return write_aside(self._root / _check_id(capture_id), files, aside=self._aside())
 
     def replace(self, capture_id: str, name: str, data: bytes) -> None:
         path = self._path(capture_id, name)
@@ -136,16 +103,13 @@ class FolderStore:
 
     def delete(self, capture_id: str) -> None:
         folder = self._root / _check_id(capture_id)
-        aside = self._root / _PARTIAL
-        aside.mkdir(parents=True, exist_ok=True)
-        doomed = Path(tempfile.mkdtemp(prefix=f"deleted-{capture_id}-", dir=aside))
+        doomed = Path(tempfile.mkdtemp(prefix=f"deleted-{capture_id}-", dir=self._aside()))
         try:
             folder.rename(doomed)  # gone for readers at once, whatever happens to the removal
         except FileNotFoundError:
             pass
         finally:
             shutil.rmtree(doomed, ignore_errors=True)
-            _remove_if_empty(aside)
 
     def sweep(self, min_age: float) -> None:
         aside = self._root / _PARTIAL
@@ -155,11 +119,15 @@ class FolderStore:
             return
         for entry in left:
             shutil.rmtree(entry.path, ignore_errors=True)
-        _remove_if_empty(aside)
 
     def free_bytes(self) -> int | None:
         self._root.mkdir(parents=True, exist_ok=True)
         return shutil.disk_usage(self._root).free
+
+    def _aside(self) -> Path:
+        aside = self._root / _PARTIAL
+        aside.mkdir(parents=True, exist_ok=True)
+        return aside
 
     def _path(self, capture_id: str, name: str) -> Path:
         return self._root / _check_id(capture_id) / _check_file(name)
@@ -260,7 +228,7 @@ def _store_errors() -> Iterator[None]:
     """Turns the errors of a store's driver, which have types of their own, into OSError."""
     try:
         yield
-    except OSError:
+    except (OSError, SnapshotterError):
         raise
     except Exception as error:
         raise OSError(f"the store of bundles fails: {error}") from error
@@ -285,11 +253,32 @@ def _in_order(capture_id: str, found: list[str]) -> tuple[str, ...]:
     return (schema.MANIFEST, *(name for name in names if name != schema.MANIFEST))
 
 
-def _remove_if_empty(folder: Path) -> None:
+def write_aside(target: Path, files: dict[str, bytes], *, aside: Path) -> bool:
+    """Write a bundle's folder in `aside`, on the same file system, and rename it; False if `target` is there.
+
+    An empty folder counts as not there. Raises OSError.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        return False
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=aside))
     try:
-        folder.rmdir()
-    except OSError:
-        pass  # another writer is at work
+        for file, data in files.items():
+            path = folder / _check_file(file)
+            path.parent.mkdir(exist_ok=True)
+            _write_synced(path, data)
+        for inside in {folder, *(path.parent for path in folder.rglob("*"))}:
+            _sync_folder(inside)
+        folder.chmod(0o750)
+        try:
+            folder.rename(target)
+        except OSError:
+            if target.is_dir() and any(target.iterdir()):
+                return False  # another writer was first
+            raise
+        _sync_folder(target.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return True
 
 
 def _write_synced(path: Path, data: bytes) -> None:

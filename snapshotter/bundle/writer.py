@@ -12,7 +12,7 @@ import msgspec
 
 from snapshotter.bundle import schema
 from snapshotter.bundle.schema import CaptureOutcome, CaptureRequest, Manifest, NodeEntry, Target
-from snapshotter.bundle.store import FolderStore
+from snapshotter.bundle.store import write_aside
 from snapshotter.stacks.model import NodeAnswer
 
 
@@ -90,7 +90,8 @@ def outcome(answers: Iterable[NodeAnswer]) -> CaptureOutcome:
 
 def write_folder(folder: Path, files: dict[str, bytes]) -> None:
     """Write a bundle's files as one folder, aside and renamed. Raises OSError, FileExistsError."""
-    FolderStore(folder.parent).put_folder(folder.name, files)
+    if not write_aside(folder, files, aside=folder.parent):
+        raise FileExistsError(f"{folder} is there already")
 
 
 def _encode(value: Any) -> bytes:

@@ -96,7 +96,10 @@ def all_done(snapshotter: Snapshotter) -> bool:
 
 
 def bundles(folder: Path) -> list[Path]:
-    return sorted((folder / "data" / "bundles").iterdir())
+    found = sorted((folder / "data" / "bundles").iterdir())
+    aside = folder / "data" / "bundles" / ".partial"
+    assert not list(aside.iterdir()), "what was half-written is gone"
+    return [path for path in found if path != aside]
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,16 @@
-"""Index and queue in a real PostgreSQL, started here: several snapshotters share the work."""
+"""Index and queue in a real PostgreSQL: several snapshotters share the work."""
 
 from __future__ import annotations
 
-import json
-import os
-import pwd
 import re
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
 import urllib.error
-import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from snapshotter.bundle import reader
@@ -30,80 +20,23 @@ from snapshotter.errors import CannotStore
 from snapshotter.incidents import Incident
 from snapshotter.workqueue import open_queue
 
-PROGRAM = Path(__file__).parent.parent / "programs" / "snapshotter_service.py"
-_databases = count()
-
-
-def binaries() -> Path:
-    """Where Debian puts initdb and pg_ctl: not on the PATH, by version."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
-    path = found[-1] if found else shutil.which("initdb")
-    assert path, "PostgreSQL's server is not installed (Debian: postgresql)"
-    return Path(path).parent
-
-
-class Server:
-    """A PostgreSQL of this test run, reached by a socket in its own folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._bin = binaries()
-        self._account: dict[str, Any] = {}
-        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
-            account = pwd.getpwnam("postgres")
-            os.chown(folder, account.pw_uid, account.pw_gid)
-            self._account = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-        data = str(folder / "data")
-        self._run(
-            "initdb", "-D", data, "-U", "hangscope", "-A", "trust", "-N", "-E", "UTF8", "--locale=C.UTF-8"
-        )
-        settings = (
-            f"-c listen_addresses='' -c unix_socket_directories={folder} -c max_connections=200 -c fsync=off"
-        )
-        self._start = ("pg_ctl", "-D", data, "-l", str(folder / "log"), "-o", settings, "-w", "start")
-        self.start()
-
-    def start(self) -> None:
-        self._run(*self._start)
-
-    def stop(self, mode: str = "immediate") -> None:
-        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", mode, "-w", "stop")
-
-    def database(self) -> str:
-        """The URL of a new, empty database."""
-        name = f"hangscope{next(_databases)}"
-        with psycopg.connect(
-            f"postgresql://hangscope@/postgres?host={self.folder}", autocommit=True
-        ) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        return f"postgresql://hangscope@/{name}?host={self.folder}"
-
-    def _run(self, program: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [str(self._bin / program), *arguments],
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if program == "initdb" else subprocess.DEVNULL,
-            stderr=subprocess.STDOUT if program == "initdb" else subprocess.DEVNULL,
-            check=False,
-            **self._account,
-        )
-        assert done.returncode == 0, f"{program}: {done.stdout!r}"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with tempfile.TemporaryDirectory(
-        prefix="hangscope-pg-", dir="/tmp", ignore_cleanup_errors=True
-    ) as folder:
-        one = Server(Path(folder))
-        yield one
-        one.stop()
+if TYPE_CHECKING:
+    from conftest import Server, Snapshotter, Start
 
 
 @pytest.fixture
-def url(server: Server) -> str:
-    return server.database()
+def server(postgresql: Server) -> Server:
+    return postgresql
+
+
+@pytest.fixture
+def url(database_url: str) -> str:
+    return database_url
+
+
+@pytest.fixture
+def start(start_snapshotters: Start) -> Start:
+    return start_snapshotters
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 40.0) -> None:
@@ -111,81 +44,6 @@ def wait_for(condition: Callable[[], bool], seconds: float = 40.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
-
-
-class Snapshotter:
-    """A snapshotter process with a data folder of its own, sharing index, queue and bundles."""
-
-    def __init__(self, folder: Path, name: str, url: str, *arguments: str) -> None:
-        self.captured = folder / f"captured-{name}"
-        self.captured.touch()
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                str(PROGRAM),
-                str(folder / name),
-                str(self.captured),
-                f"--index={url}",
-                f"--bundles={folder / 'bundles'}",
-                *arguments,
-            ],
-            stdout=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-        )
-
-    def port(self) -> int:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, "it did not start"
-        self.address = f"http://127.0.0.1:{int(line)}"
-        return int(line)
-
-    def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.address + path, timeout=20) as answer:
-            return json.load(answer)
-
-    def alert(self, job_id: str) -> int:
-        labels = {"alertname": "TrainingHang", "job_id": job_id}
-        alert = {"status": "firing", "labels": labels, "startsAt": "2026-11-30T01:00:00Z"}
-        body = json.dumps({"version": "4", "alerts": [alert]}).encode()
-        with urllib.request.urlopen(f"{self.address}/api/v1/alerts", body, timeout=20) as answer:
-            return int(answer.status)
-
-    def captures(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.get("/api/v1/captures?limit=500")["captures"]
-        return found
-
-    def all_done(self) -> bool:
-        return {one["state"] for one in self.captures()} == {"done"}
-
-    def jobs(self) -> list[str]:
-        return [line.split()[1] for line in self.captured.read_text().splitlines()]
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(20)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-Start = Callable[..., Snapshotter]
-
-
-@pytest.fixture
-def start(tmp_path: Path, url: str) -> Iterator[Start]:
-    started: list[Snapshotter] = []
-
-    def make(*names: str, arguments: tuple[str, ...] = ()) -> list[Snapshotter]:
-        new = [Snapshotter(tmp_path, name, url, *arguments) for name in names]
-        started.extend(new)
-        for one in new:
-            one.port()
-        return new
-
-    yield make
-    for one in started:
-        one.end()
 
 
 # The index
@@ -217,7 +75,8 @@ def test_what_is_stored_comes_back(url: str) -> None:
     record = index.get(asked.capture_id)
     assert record is not None and record.request == asked
     assert index.open_incidents() == (incident,)
-    assert index.unqueued(10) == (asked.capture_id,)
+    assert index.hand_out(10, 1.0) == (asked.capture_id,)
+    assert index.hand_out(10, 1.0) == ()
     index.close()
 
 
@@ -269,7 +128,7 @@ def test_two_snapshotters_share_the_work_and_take_each_capture_once(tmp_path: Pa
     assert Counter(one.jobs() + two.jobs()) == Counter(jobs)
     assert one.jobs() and two.jobs(), "both worked"
     assert one.captures() == two.captures()
-    bundles = sorted((tmp_path / "bundles").iterdir())
+    bundles = sorted((tmp_path / "bundles").glob("2*"))
     assert [path.name for path in bundles] == sorted(capture["capture_id"] for capture in one.captures())
     report = two.get(f"/api/v1/captures/{bundles[0].name}/report")
     assert report["verdict"]["culprit_ranks"] == "0"
@@ -285,7 +144,7 @@ def test_when_one_is_killed_its_work_is_done_at_its_next_start(tmp_path: Path, s
     again, also = start("one", "two")
     wait_for(again.all_done)
     assert sorted(capture["job_id"] for capture in also.captures()) == sorted(f"job-{n}" for n in range(12))
-    for path in (tmp_path / "bundles").iterdir():
+    for path in (tmp_path / "bundles").glob("2*"):
         assert reader.open_folder(path).capture().nodes
 
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -137,6 +138,32 @@ def test_nothing_but_a_bundle_file_reaches_the_store(store: BundleStore, bad: st
         store.replace(ID, bad, b"")
 
 
+def left(root: Path) -> list[Path]:
+    """All there is but the folder in which bundles are written."""
+    return [path for path in root.rglob("*") if path != root / ".partial"]
+
+
+def test_many_writers_at_once_each_store_theirs(tmp_path: Path) -> None:
+    ids = [schema.new_capture_id(n) for n in range(200)]
+    files = build(node())[1]
+
+    def write(capture_id: str) -> bool:
+        return FolderStore(tmp_path).put(capture_id, files)
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(write, ids))
+    assert sorted(FolderStore(tmp_path).list()) == ids
+
+
+def test_of_many_writers_of_one_bundle_one_wins(tmp_path: Path) -> None:
+    bundles = [build(node(f"gpu-{n}"))[1] for n in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        won = list(pool.map(lambda files: FolderStore(tmp_path).put(ID, files), bundles))
+    assert won.count(True) == 1
+    (answer,) = reader.open_bundle(FolderStore(tmp_path), ID).answers()
+    assert answer.node == f"gpu-{won.index(True)}"
+
+
 def test_a_writer_that_dies_leaves_no_bundle_and_sweep_removes_its_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,13 +176,13 @@ def test_a_writer_that_dies_leaves_no_bundle_and_sweep_removes_its_rest(
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
             store.put(ID, build(node())[1])
-    assert list(tmp_path.iterdir()) == []
+    assert left(tmp_path) == []
 
     (tmp_path / ".partial" / f"{ID}-x" / "nodes").mkdir(parents=True)
     store.sweep(min_age=3600)
     assert (tmp_path / ".partial" / f"{ID}-x").is_dir(), "another writer may be at work"
     store.sweep(min_age=0)
-    assert list(tmp_path.iterdir()) == []
+    assert left(tmp_path) == []
     assert store.put(ID, build(node())[1])
 
 

@@ -238,7 +238,7 @@ def test_a_deleted_capture_is_gone_with_its_bundle(service: Service) -> None:
     capture_id = service.capture()
     assert service.client.delete(f"/api/v1/captures/{capture_id}").status_code == 204
     assert api(service, f"/{capture_id}", 404)
-    assert list((service.folder / "bundles").iterdir()) == []
+    assert list((service.folder / "bundles").rglob("*.json")) == []
     assert service.client.delete(f"/api/v1/captures/{capture_id}").status_code == 404
 
 

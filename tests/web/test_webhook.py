@@ -148,7 +148,7 @@ def test_hostile_label_values_are_handled_and_stay_in_the_data_folder(
     assert service.state(capture_id) == "done"
     assert set(tmp_path.iterdir()) == before
     bundles = service.folder / "bundles"
-    assert [path.name for path in bundles.iterdir()] == [capture_id]
+    assert sorted(path.name for path in bundles.iterdir()) == [".partial", capture_id]
     for page in ("", "/report", "/stacks", "/flamegraph.svg", "/bundle.zip"):
         with service.client.get(f"/api/v1/captures/{capture_id}{page}") as shown:
             assert shown.status_code == 200
