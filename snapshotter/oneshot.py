@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from exporter.procfs import ProcFS
+from snapshotter.analysis import Analyser, analyser
 from snapshotter.bundle import schema, writer
 from snapshotter.bundle.schema import CaptureRequest
 from snapshotter.capture.inventory import parse_agent
@@ -111,6 +112,7 @@ def run(
     ConfigError, PySpyMissing.
     """
     out, err = out or sys.stdout, err or sys.stderr
+    analysis = analyser(settings.analysis)
     try:
         _check_output(request)
         started = now()
@@ -120,7 +122,7 @@ def run(
             raise CannotCapture("; ".join(one.error or "no process was found" for one in answers))
         for problem in problems:
             print(f"not complete: {problem}", file=err)
-        found = _write(request, answers, started, now)
+        found = _write(request, answers, analysis, started, now)
     except CannotCapture as error:
         print(f"error: {error}", file=err)
         return 2
@@ -201,11 +203,15 @@ def _check_output(request: Wanted) -> None:
 
 
 def _write(
-    request: Wanted, answers: tuple[NodeAnswer, ...], started: float, now: Callable[[], float]
+    request: Wanted,
+    answers: tuple[NodeAnswer, ...],
+    analysis: Analyser,
+    started: float,
+    now: Callable[[], float],
 ) -> report.Report:
     job_id = request.job_id or next((answer.job_id for answer in answers if answer.job_id), "")
     capture = JobCapture(job_id=job_id, nodes=answers)
-    found = report.analyse(capture, at=now())
+    found = report.analyse(capture, at=now(), knowledge=analysis.knowledge, sizes=analysis.sizes)
     document = report.to_json(found)
     if request.page:
         when = f"{datetime.fromtimestamp(started, UTC):%Y-%m-%d %H:%M:%S} UTC"

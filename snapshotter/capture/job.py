@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -11,11 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from exporter.procfs import ProcFS
-from snapshotter.bundle.schema import CaptureRequest
 from snapshotter.capture.fanout import AgentClient, Tls, capture_job
 from snapshotter.capture.inventory import Agent, Inventory, find_agents, parse_agent
-from snapshotter.capture.local import LocalNode, local_node
+from snapshotter.capture.local import LocalNode
 from snapshotter.capture.node import Progress
 from snapshotter.capture.prometheus import Prometheus
 from snapshotter.capture.wire import AnswerReader, Order
@@ -85,16 +82,6 @@ class JobCapturer:
             now=self.now,
         )
 
-    def __call__(self, request: CaptureRequest, progress: Callable[[str], None]) -> tuple[NodeAnswer, ...]:
-        """What a stored request asks for; `progress` takes lines for people."""
-        return self.capture(
-            request.job_id,
-            capture_id=request.capture_id,
-            reason=request.reason,
-            requested_by=request.requested_by,
-            progress=lambda step: progress(f"{step.node}: {step.stage}: {step.done} of {step.total}"),
-        )
-
     def inventory(self, job_id: str) -> Inventory:
         """The agents of a job's nodes. Raises ConfigError for a token that cannot be read."""
         config = self.settings()
@@ -110,19 +97,6 @@ class JobCapturer:
             port=config.agents.port,
             address_label=config.agents.address_label,
         )
-
-
-def job_capturer(
-    node: str,
-    procfs: ProcFS,
-    settings: Callable[[], Config],
-    read_token: Callable[[Path], str],
-    *,
-    now: Callable[[], float] = time.time,
-) -> JobCapturer:
-    """The service's capture. py-spy is looked for only when this node, named `node`, is captured itself."""
-    local = functools.cache(lambda: local_node(node, procfs, lambda: settings().capture, now=now))
-    return JobCapturer(local, settings, read_token, now)
 
 
 def _asks_nccl(agents: Sequence[Agent]) -> frozenset[Agent]:

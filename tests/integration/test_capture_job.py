@@ -19,11 +19,12 @@ from exporter.nccl.question import Asked
 from exporter.nccl.ras import Reply, understand
 from exporter.procfs import ProcFS
 from exporter.ranks import ProcessId, Scan, TrainingProcess
-from snapshotter.bundle.schema import CaptureRequest
 from snapshotter.capture import rasfacts
 from snapshotter.capture.agent import create_app
 from snapshotter.capture.facts import look
-from snapshotter.capture.job import JobCapturer, job_capturer
+from snapshotter.capture.job import JobCapturer
+from snapshotter.capture.local import local_node
+from snapshotter.capture.node import Progress
 from snapshotter.capture.wire import Order
 from snapshotter.config import AgentsConfig, CaptureConfig, Config, PrometheusConfig
 from snapshotter.stacks.model import NodeAnswer
@@ -93,28 +94,24 @@ def capturer(tmp_path: Path, url: str | None, port: int, nodes: Sequence[str] = 
         agents=AgentsConfig(token_file=str(tmp_path / "token"), port=port, nodes=tuple(nodes)),
         prometheus=PrometheusConfig(url=url),
     )
-    return job_capturer("here", ProcFS(), lambda: config, lambda path: path.read_text().strip())
+    return JobCapturer(
+        lambda: local_node("here", ProcFS(), lambda: config.capture),
+        lambda: config,
+        lambda path: path.read_text().strip(),
+    )
 
 
-REQUEST = CaptureRequest(
-    capture_id="20261130T012233Z-0123456789ab",
-    job_id="job",
-    trigger="alert",
-    reason="it hangs",
-    requested_by="alertmanager",
-    requested_at=1.0,
-)
-
-
-def test_a_stored_request_reaches_every_node_that_prometheus_knows(
+def test_an_order_reaches_every_node_that_prometheus_knows(
     nodes: Nodes, httpserver: HTTPServer, tmp_path: Path
 ) -> None:
     for number in range(1, 5):
         nodes.start(number)
     tell(httpserver, [1, 2, 3, 4, 5])  # nobody listens on the fifth
-    lines: list[str] = []
+    steps: list[Progress] = []
 
-    answers = capturer(tmp_path, httpserver.url_for(""), nodes.port)(REQUEST, lines.append)
+    answers = capturer(tmp_path, httpserver.url_for(""), nodes.port).capture(
+        "job", capture_id="c1", reason="it hangs", requested_by="alertmanager", progress=steps.append
+    )
 
     assert {one.node: one.outcome for one in answers} == {
         "node-1": "ok",
@@ -124,11 +121,11 @@ def test_a_stored_request_reaches_every_node_that_prometheus_knows(
         "node-5": "unreachable",
     }
     assert [one.expected_ranks for one in answers] == [(1,), (2,), (3,), (4,), (5,)]
-    assert sorted(line.partition(": ")[2] for line in lines) == [f"nodes: {n} of 5" for n in range(1, 6)]
+    assert [(step.stage, step.done, step.total) for step in steps] == [("nodes", n, 5) for n in range(1, 6)]
     order = nodes.orders["node-2"]
     assert (order.job_id, order.capture_id, order.reason, order.requested_by) == (
         "job",
-        REQUEST.capture_id,
+        "c1",
         "it hangs",
         "alertmanager",
     )
