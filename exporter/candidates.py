@@ -281,6 +281,7 @@ class CandidateReader:
             launcher=launcher,
             claim=claim if python or launcher else None,
             job=jobs.name(environ, self._node, where),
+            host=jobs.host(environ, self._node, where),
             container=where.container,
             settled=self._age(stat.start_ticks, now) >= _SETTLED,
         )

@@ -67,13 +67,18 @@ class JobName:
     source: Literal["run", "slurm", "kubernetes", "master", "ray", "mpi"]
 
 
+def host(environ: Mapping[str, str], node: str, where: Place) -> str:
+    """Whose loopback address it is: the pod's, the container's, else the node's."""
+    return pod(environ, where) or (where.container[:12] if where.container else node)
+
+
 def name(environ: Mapping[str, str], node: str, where: Place = Place()) -> JobName | None:
     """The job of a process; None where nothing says it. In this order:
 
     1. TORCHELASTIC_RUN_ID, unless it is `none`, torchrun's default;
     2. SLURM_JOB_ID, or the job in the cgroup's path;
     3. in Kubernetes the job's name, from a variable or the pod's name, after the namespace if that is known;
-    4. MASTER_ADDR:MASTER_PORT, a loopback address being replaced by the node's name;
+    4. MASTER_ADDR:MASTER_PORT, a loopback address being replaced by the name of pod, container or node;
     5. Ray's number of the job, or Open MPI's.
     """
     run = environ.get("TORCHELASTIC_RUN_ID", "").strip()
@@ -87,20 +92,20 @@ def name(environ: Mapping[str, str], node: str, where: Place = Place()) -> JobNa
         return JobName(clean(f"{space}.{owner}" if space else owner), "kubernetes")
     address = environ.get("MASTER_ADDR", "").strip()
     if address:
-        return JobName(master(address, environ.get("MASTER_PORT", ""), node), "master")
+        return JobName(master(address, environ.get("MASTER_PORT", ""), host(environ, node, where)), "master")
     if ray := environ.get("RAY_JOB_ID", "").strip():
         return JobName(clean(f"ray-{ray}"), "ray")
     number = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ""
     return JobName(clean(f"mpi-{number}"), "mpi") if number.strip() else None
 
 
-def master(address: str, port: str, node: str) -> str:
-    """A job's id by where its ranks meet."""
-    host = node if _LOOPBACK.match(address.strip()) else address.strip()
-    return clean(f"{host}:{port.strip()}" if port.strip() else host)
+def master(address: str, port: str, here: str) -> str:
+    """A job's id by where its ranks meet; `here` stands for a loopback address."""
+    place = here if _LOOPBACK.match(address.strip()) else address.strip()
+    return clean(f"{place}:{port.strip()}" if port.strip() else place)
 
 
-def rendezvous(argv: Sequence[str], node: str) -> str | None:
+def rendezvous(argv: Sequence[str], here: str) -> str | None:
     """A job's id by the command line of torchrun's agent: its run id, else where the agents meet."""
     found: dict[str, str] = {}
     for index, one in enumerate(argv):
@@ -112,8 +117,8 @@ def rendezvous(argv: Sequence[str], node: str) -> str | None:
     run = found.get("--rdzv-id", "").strip()
     if run and run.lower() != "none":
         return clean(run)
-    host, _, port = found.get("--rdzv-endpoint", "").rpartition(":")
-    return master(host, port, node) if host and port.strip("0") else None
+    address, _, port = found.get("--rdzv-endpoint", "").rpartition(":")
+    return master(address, port, here) if address and port.strip("0") else None
 
 
 def clean(text: str) -> str:

@@ -30,6 +30,7 @@ class Candidate:
     launcher: bool
     claim: Claim | None = None
     job: JobName | None = None
+    host: str = ""  # what a loopback address means to it: the name of pod, container or node
     container: str | None = None
     threads: frozenset[str] = frozenset()  # names of its threads that torch gave
     writes_checkpoint: bool = False

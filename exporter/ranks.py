@@ -38,6 +38,7 @@ class TrainingProcess:
     gpu: str | None = None
     pod: str | None = None
     namespace: str | None = None
+    container: str | None = None  # its id, by the control group
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class RankFinder:
         self._now = now
         self._lock = threading.Lock()
         self._reader = CandidateReader(procfs, node)
-        self._tree = RankTree(node, job_id)
+        self._tree = RankTree(job_id)
         self._expected = ExpectedRanks()
         self._due = float("-inf")
         self._gpu_of: Mapping[int, str] = {}
@@ -155,6 +156,7 @@ class RankFinder:
             gpu=gpu or (None if one.role == "launcher" else owner.gpu),
             pod=facts.pod,
             namespace=facts.namespace,
+            container=candidate.container,
         )
 
 

@@ -20,10 +20,9 @@ from exporter.siblings import Siblings, in_group, may_train, python_parent, up_t
 
 
 class RankTree:
-    """Places candidates; `node` names jobs that meet at a loopback address, `job_id` overrules all."""
+    """Places candidates; `job_id` overrules whatever they say of their job."""
 
-    def __init__(self, node: str, job_id: str | None = None) -> None:
-        self._node = node
+    def __init__(self, job_id: str | None = None) -> None:
         self._job_id = job_id
         self._siblings = Siblings()
         self._helpers: dict[ProcessId, Placed] = {}
@@ -96,13 +95,13 @@ class RankTree:
             return self._job_id
         if starter is not None and (one.job is None or one.job.source == "master"):
             # The master's port may change when torchrun restarts its ranks; where its agents meet does not.
-            named = jobs.rendezvous(starter.command_line, self._node)
+            named = jobs.rendezvous(starter.command_line, one.host)
             if named is not None:
                 return named
         for known in (one, starter):
             if known is not None and known.job is not None:
                 return known.job.id
-        return jobs.clean(f"{self._node}:pid-{(starter or one).id.pid}")
+        return jobs.clean(f"{one.host}:pid-{(starter or one).id.pid}")
 
     def _settle(
         self, candidates: Mapping[int, Candidate], placed: dict[int, Placed], refused: dict[int, str]
@@ -187,7 +186,7 @@ class RankTree:
             if one.id in self._launchers:
                 placed[pid] = self._launchers[one.id]
             elif one.launcher and one.python:
-                job = self._job_id or jobs.rendezvous(one.command_line, self._node)
+                job = self._job_id or jobs.rendezvous(one.command_line, one.host)
                 job = job or (one.job.id if one.job is not None else None)
                 if job is None:
                     refused[pid] = "starts ranks, but none lives, and nothing says which job they are of"

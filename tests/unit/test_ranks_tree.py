@@ -380,3 +380,12 @@ def test_tree_without_threads_and_links_is_enough(node: Node) -> None:
         path = node.tree.root / "200" / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert roles(node.scan()) == {200: "trainer"}
+
+
+def test_loopback_masters_of_two_containers_are_two_jobs(node: Node) -> None:
+    for pid, container in ((200, "a" * 64), (300, "b" * 64)):
+        environ = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+        node.rank(pid, 0, ppid=1, environ=environ, cgroup=f"/docker/{container}")
+    scan = node.scan()
+    assert [job.job_id for job in scan.jobs] == ["aaaaaaaaaaaa:29500", "bbbbbbbbbbbb:29500"]
+    assert by_pid(scan, 200).container == "a" * 64
