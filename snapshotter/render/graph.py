@@ -107,7 +107,9 @@ def to_data(graph: Graph) -> dict[str, Any]:
         for root in merged.roots:
             threads[root.thread].append(root)
         for thread, roots in sorted(threads.items(), key=lambda item: (item[0] != "MainThread", item[0])):
-            parent, frame, ends = [], [], []
+            parent: list[int] = []
+            frame: list[int] = []
+            ends: list[int] = []
             pending = [(-1, root) for root in reversed(roots)]
             while pending:
                 above, node = pending.pop()

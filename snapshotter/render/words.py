@@ -101,7 +101,7 @@ def seen(text: object) -> str:
 
 def breakable(text: object) -> Markup:
     """The same, escaped for HTML, with places where a long path may be broken."""
-    return Markup(re.sub("([/_])", "\\1<wbr>", str(escape(seen(text)))))
+    return Markup(re.sub("/", "/<wbr>", str(escape(seen(text)))))
 
 
 # Filters of all templates, by name.

@@ -43,7 +43,7 @@ class Head(msgspec.Struct, frozen=True):
 class Derived:
     """Looks up parts of bundles; keeps the last ones. Methods raise NotFound and BundleError."""
 
-    def __init__(self, store: BundleStore, *, captures: int = 16) -> None:
+    def __init__(self, store: BundleStore, *, captures: int = 8) -> None:
         self._store = store
         self._captures = captures
         self._kept: OrderedDict[str, dict[str, Any]] = OrderedDict()

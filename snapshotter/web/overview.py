@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from flask import redirect, render_template, request, url_for
+from flask import Request, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from markupsafe import Markup
-from werkzeug.wrappers import Request
 
 from snapshotter import services
 from snapshotter.bundle import schema

@@ -5,7 +5,7 @@ Rendered on the server; scripts only add the explorable graph, copying and live 
 
 from __future__ import annotations
 
-from snapshotter.web import comparing, overview, tabs
+from snapshotter.web import comparing, overview, parts, tabs
 from snapshotter.web.site import pages
 
-__all__ = ["comparing", "overview", "pages", "tabs"]
+__all__ = ["comparing", "overview", "pages", "parts", "tabs"]

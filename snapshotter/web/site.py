@@ -65,7 +65,7 @@ def here(changes: dict[str, object]) -> str:
     assert request.endpoint is not None
     return url_for(
         request.endpoint,
-        **{**arguments, **(request.view_args or {})},  # type: ignore[arg-type]
+        **{**arguments, **(request.view_args or {})},
     )
 
 
