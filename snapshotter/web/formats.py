@@ -10,7 +10,7 @@ import msgspec
 
 from snapshotter.bundle.reader import Bundle
 from snapshotter.errors import NotFound
-from snapshotter.render import flamegraph, folded
+from snapshotter.render import flamegraph, folded, grafana, speedscope
 from snapshotter.stacks.model import Process, Sample
 from snapshotter.stacks.report import analyse
 from snapshotter.stacks.tree import Tree
@@ -65,6 +65,16 @@ def _folded(bundle: Bundle) -> tuple[str, str]:
     return folded.render(_trees(bundle)), "text/plain; charset=utf-8"
 
 
+def _grafana(bundle: Bundle) -> tuple[str, str]:
+    return grafana.render(_trees(bundle)), "application/json"
+
+
+def _speedscope(bundle: Bundle) -> tuple[str, str]:
+    manifest = bundle.manifest()
+    title = f"{manifest.job_id} {manifest.capture_id}".strip()
+    return speedscope.render(_trees(bundle), title=title), "application/json"
+
+
 def _trees(bundle: Bundle) -> tuple[Tree, ...]:
     """The merged trees, worked out anew: a later version of the analysis may name more."""
     return analyse(bundle.capture(), at=bundle.manifest().finished_at).trees
@@ -81,4 +91,6 @@ RENDERERS: dict[str, Renderer] = {
     "flamegraph.html": _html,
     "flamegraph.svg": _svg,
     "flamegraph.folded": _folded,
+    "flamegraph.json": _grafana,
+    "speedscope.json": _speedscope,
 }

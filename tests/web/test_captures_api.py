@@ -202,6 +202,8 @@ def test_nccl_answers_by_node(service: Service) -> None:
         ("flamegraph.html", "text/html", "<!doctype html>"),
         ("flamegraph.svg", "image/svg+xml", "<svg"),
         ("flamegraph.folded", "text/plain", "MainThread@decode_image@/train.py:10@2|0-1"),
+        ("flamegraph.json", "application/json", "decode_image"),
+        ("speedscope.json", "application/json", "decode_image [2|0-1]"),
     ],
 )
 def test_renderings(service: Service, name: str, content_type: str, holds: str) -> None:
