@@ -13,15 +13,20 @@ import msgspec
 
 from snapshotter.bundle import reader
 from snapshotter.bundle.reader import Bundle
-from snapshotter.dumps import NoDumps, Problem, load_dumps
+from snapshotter.dumps import NoDumps, Problem, digest_dumps, load_dumps, without_collection
 from snapshotter.errors import NotFound, SnapshotterError
 from snapshotter.render import difference, flamegraph, folded, speedscope, text
+from snapshotter.stacks.digest import Digest
+from snapshotter.stacks.digest import digest as digest_nodes
 from snapshotter.stacks.groups import NO_SIZES, ParallelSizes
 from snapshotter.stacks.knowledge import Knowledge
 from snapshotter.stacks.model import JobCapture, NodeAnswer
-from snapshotter.stacks.report import Report, analyse, to_json
+from snapshotter.stacks.report import Report, analyse_digest, to_json
 
 Format = Literal["json", "text", "html", "folded", "speedscope"]
+
+
+_WANTED = "give a bundle, or a folder of py-spy dumps named [NODE-]rank-<N>.json"
 
 
 class AnalyzeError(Exception):
@@ -30,10 +35,9 @@ class AnalyzeError(Exception):
 
 def load(path: Path) -> tuple[JobCapture, tuple[Problem, ...]]:
     """The capture in a bundle or a folder of dumps, and the files left out. Raises AnalyzeError."""
-    wanted = "give a bundle, or a folder of py-spy dumps named [NODE-]rank-<N>.json"
     try:
         if not path.exists():
-            raise AnalyzeError(f"{path}: no such file or folder; {wanted}")
+            raise AnalyzeError(f"{path}: no such file or folder; {_WANTED}")
         if path.is_dir():
             if reader.is_bundle(path):
                 return _load_bundle(reader.open_folder(path), path)
@@ -41,10 +45,24 @@ def load(path: Path) -> tuple[JobCapture, tuple[Problem, ...]]:
         if zipfile.is_zipfile(path):
             return _load_zip(path)
     except NoDumps as error:
-        raise AnalyzeError(f"{error}; {wanted}") from error
+        raise AnalyzeError(f"{error}; {_WANTED}") from error
     except (OSError, SnapshotterError) as error:
         raise AnalyzeError(f"{path}: {error}") from error
-    raise AnalyzeError(f"{path}: neither a folder nor a bundle.zip; {wanted}")
+    raise AnalyzeError(f"{path}: neither a folder nor a bundle.zip; {_WANTED}")
+
+
+def digest(path: Path) -> tuple[str, Digest, int | None, tuple[Problem, ...]]:
+    """Job id, digest, world size, problems; dumps go without the way over a capture. Raises AnalyzeError."""
+    if path.is_dir() and not reader.is_bundle(path):
+        try:
+            found, problems = digest_dumps(path)
+        except NoDumps as error:
+            raise AnalyzeError(f"{error}; {_WANTED}") from error
+        except OSError as error:
+            raise AnalyzeError(f"{path}: {error.strerror or error}") from error
+        return path.resolve().name, found, None, problems
+    capture, problems = load(path)
+    return capture.job_id, digest_nodes(capture.nodes), capture.world_size, problems
 
 
 def _load_bundle(bundle: Bundle, path: Path) -> tuple[JobCapture, tuple[Problem, ...]]:
@@ -101,15 +119,18 @@ def run(
         if format not in get_args(Format):
             raise AnalyzeError(f"no format {format!r}; there are {', '.join(get_args(Format))}")
         reports: list[Report] = []
-        captures: list[JobCapture] = []
         for source in (path, compare):
-            if source is not None:
-                capture, problems = load(source)
+            if source is None:
+                continue
+            with without_collection():
+                job_id, found, world_size, problems = digest(source)
                 for problem in problems:
                     print(f"left out: {problem.path}: {problem.reason}", file=err)
-                captures.append(capture)
-                reports.append(analyse(capture, at=now(), knowledge=knowledge, sizes=sizes))
-        rendered = difference.render(*reports) if compare else _render(captures[0], reports[0], format)
+                report = analyse_digest(
+                    found, job_id=job_id, at=now(), world_size=world_size, knowledge=knowledge, sizes=sizes
+                )
+                reports.append(report)
+        rendered = difference.render(*reports) if compare else _render(path, reports[0], format)
         if output is None:
             out.write(rendered)
         else:
@@ -123,7 +144,7 @@ def run(
     return 0
 
 
-def _render(capture: JobCapture, report: Report, format: Format) -> str:  # noqa: A002
+def _render(path: Path, report: Report, format: Format) -> str:  # noqa: A002
     if format == "json":
         return msgspec.json.format(msgspec.json.encode(to_json(report)), indent=1).decode() + "\n"
     if format == "folded":
@@ -131,5 +152,5 @@ def _render(capture: JobCapture, report: Report, format: Format) -> str:  # noqa
     if format == "speedscope":
         return speedscope.render(report.trees, title=report.summary.job_id) + "\n"
     if format == "html":
-        return flamegraph.render_html(capture, to_json(report))
+        return flamegraph.render_html(load(path)[0], to_json(report))
     return text.render(report)

@@ -80,14 +80,15 @@ class _Sources:
         names = [process.source for process in digest.processes]
         order = sorted(range(len(names)), key=lambda n: (seats[n], names[n]))
         self._names = names
-        self._position = {process: place for place, process in enumerate(order)}
+        in_order = order == list(range(len(names)))
+        self._position = None if in_order else {process: place for place, process in enumerate(order)}
         self._known: dict[tuple[int, ...], tuple[tuple[str, ...], RankSet]] = {}
 
     def of(self, groups: tuple[int, ...]) -> tuple[tuple[str, ...], RankSet]:
         known = self._known.get(groups)
         if known is None:
             found = {process for number in groups for process in self._digest.groups[number].processes}
-            processes = sorted(found, key=self._position.__getitem__)
+            processes = sorted(found, key=self._position.__getitem__ if self._position else None)
             ranks = rankset.of([self._seats[p] for p in processes if self._seats[p] >= 0])
             known = self._known[groups] = tuple(self._names[p] for p in processes[:MAX_SOURCES]), ranks
         return known

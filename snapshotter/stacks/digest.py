@@ -6,10 +6,11 @@ own and the centre adds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
-from snapshotter.stacks.model import Frame, NodeAnswer, Outcome, Process, Role, Sample, Thread
+from snapshotter.stacks.model import Frame, NodeAnswer, Outcome, Process, Role, Sample
 from snapshotter.stacks.motion import Delta, Motion, delta_of
 
 UNNAMED = "unknown"
@@ -84,7 +85,25 @@ class Digest:
     nodes: list[NodeAnswer] = field(default_factory=list)  # without their processes
 
 
-def main_thread(threads: tuple[Thread, ...], pid: int) -> Thread | None:
+class ThreadLike(Protocol):
+    """A thread as the model has it, or as a reader of dumps decoded it."""
+
+    @property
+    def thread_id(self) -> int: ...
+    @property
+    def thread_name(self) -> str | None: ...
+    @property
+    def os_thread_id(self) -> int | None: ...
+    @property
+    def active(self) -> bool: ...
+    @property
+    def frames(self) -> Stack: ...
+
+
+T = TypeVar("T", bound=ThreadLike)
+
+
+def main_thread(threads: Sequence[T], pid: int) -> T | None:
     """The thread that runs the program: by name, by thread id, or the one whose stack begins in a module."""
     if not threads:
         return None
@@ -113,6 +132,15 @@ def best_sample(process: Process) -> Sample | None:
     return process.samples[0] if process.samples else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What processes with equal threads have in common."""
+
+    groups: tuple[StackGroup, ...]
+    main: Stack
+    others: tuple[tuple[str, Stack], ...]
+
+
 class Digester:
     """Adds nodes one after another; equal stacks are recognised by identity first, for speed."""
 
@@ -122,6 +150,7 @@ class Digester:
         self._distinct: dict[Stack, Stack] = {}
         self._others: dict[tuple[tuple[str, int], ...], tuple[tuple[str, Stack], ...]] = {}
         self._groups: dict[tuple[Role, str, bool, int], StackGroup] = {}
+        self._shapes: dict[tuple[object, ...], _Shape] = {}
 
     def intern(self, frames: Stack) -> Stack:
         """The one object that stands for this stack."""
@@ -171,21 +200,51 @@ class Digester:
             for thread in sample.kernel_threads
             if thread.state == "D" and thread.tid != process.pid
         )
-        main = main_thread(sample.threads, process.pid)
-        others: list[tuple[str, Stack]] = []
-        for thread in sample.threads:
-            stack = self.intern(thread.frames)
-            name = thread.thread_name or UNNAMED
-            if thread is main:
-                facts.stack, facts.active = stack, thread.active
-            else:
-                others.append((name, stack))
-            self.group(process.role, name, thread is main, stack).processes.append(number)
-        facts.threads = len(sample.threads)
-        facts.other_stacks = self.share(tuple(others))
+        self.add_threads(number, sample.threads)
         last = process.samples[-1]
-        if last is not sample and last.outcome == "ok":
-            self._compare(facts, sample, last)
+        if last is not sample and last.outcome == "ok" and last.threads:
+            moving = self.compare(number, sample.threads, last.threads)
+            facts.delta = delta_of(sample, last, facts.pid, moving)
+
+    def add_threads(self, number: int, threads: Sequence[ThreadLike]) -> None:
+        """The stacks of a process already added, by its number."""
+        facts = self.digest.processes[number]
+        main = main_thread(threads, facts.pid)
+        intern = self.intern
+        shape = (facts.role, *[(t.thread_name, t is main, id(intern(t.frames))) for t in threads])
+        known = self._shapes.get(shape)
+        if known is None:
+            known = self._shapes[shape] = self._shape(facts.role, threads, main)
+        for group in known.groups:
+            group.processes.append(number)
+        facts.stack, facts.other_stacks = known.main, known.others
+        facts.active = main is not None and main.active
+        facts.threads = len(threads)
+
+    def _shape(self, role: Role, threads: Sequence[ThreadLike], main: ThreadLike | None) -> _Shape:
+        named = [(t.thread_name or UNNAMED, t is main, self.intern(t.frames)) for t in threads]
+        return _Shape(
+            tuple(self.group(role, name, is_main, stack) for name, is_main, stack in named),
+            next((stack for _, is_main, stack in named if is_main), ()),
+            self.share(tuple((name, stack) for name, is_main, stack in named if not is_main)),
+        )
+
+    def compare(
+        self, number: int, threads: Sequence[ThreadLike], later: Sequence[ThreadLike]
+    ) -> tuple[str, ...]:
+        """Note the main thread's stack in the second sample; names of the other threads that moved."""
+        facts = self.digest.processes[number]
+        main = main_thread(later, facts.pid)
+        if main is not None:
+            facts.later_stack = self.intern(main.frames)
+        before = {thread.thread_id: thread for thread in threads}
+        return tuple(
+            thread.thread_name or UNNAMED
+            for thread in later
+            if thread is not main
+            and (earlier := before.get(thread.thread_id)) is not None
+            and self.intern(earlier.frames) is not self.intern(thread.frames)
+        )
 
     def group(self, role: Role, thread: str, main: bool, stack: Stack) -> StackGroup:
         """The group of these threads; `stack` must come from `intern`."""
@@ -200,21 +259,6 @@ class Digester:
         """Equal ranks have equal background threads; they need one tuple."""
         key = tuple((name, id(stack)) for name, stack in others)
         return self._others.setdefault(key, others)
-
-    def _compare(self, facts: ProcessFacts, first: Sample, last: Sample) -> None:
-        later = main_thread(last.threads, facts.pid)
-        if later is None:
-            return
-        facts.later_stack = self.intern(later.frames)
-        before = {thread.thread_id: thread for thread in first.threads}
-        moving = tuple(
-            thread.thread_name or UNNAMED
-            for thread in last.threads
-            if thread is not later
-            and (earlier := before.get(thread.thread_id)) is not None
-            and self.intern(earlier.frames) is not self.intern(thread.frames)
-        )
-        facts.delta = delta_of(first, last, facts.pid, moving)
 
 
 def digest(answers: Iterable[NodeAnswer]) -> Digest:

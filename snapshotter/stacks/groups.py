@@ -97,7 +97,7 @@ def groups_of(case: Case, sizes: ParallelSizes) -> Iterator[Group]:
 
 
 def _labelled(case: Case) -> Iterator[Group]:
-    sets: dict[tuple[str, str], RankSet] = {}
+    sets: dict[tuple[str, str], list[int]] = {}
     for rank, view in case.ranks.items():
         trainer = view.trainer
         local = trainer.gpu if trainer.gpu is not None else trainer.local_rank
@@ -108,10 +108,10 @@ def _labelled(case: Case) -> Iterator[Group]:
         )
         for kind, label in labels:
             if label:
-                sets[kind, label] = sets.get((kind, label), 0) | 1 << rank
-    for (kind, label), ranks in sorted(sets.items()):
+                sets.setdefault((kind, label), []).append(rank)
+    for (kind, label), members in sorted(sets.items()):
         name = f"GPU {label} of every node" if kind == "GPU" else f"{kind} {label}"
-        yield Group(kind, name, ranks)
+        yield Group(kind, name, rankset.of(members))
 
 
 def explain(case: Case, culprits: RankSet, sizes: ParallelSizes) -> Explanation | None:

@@ -44,10 +44,12 @@ UNKNOWN_WAIT = KernelWait("unknown", "")
 def kernel_wait(process: ProcessFacts) -> KernelWait:
     """Told by the kernel stack from the innermost function outwards, and by the wait channel."""
     functions = (*process.kernel_stack, *((process.wchan,) if process.wchan else ()))
+    if not functions and not process.open_files:
+        return UNKNOWN_WAIT
     # A file system of its own says more than the page or lock that it waits for.
     for name, kind, pattern in _COMPILED:
         if any(pattern.search(function) for function in functions):
             return KernelWait(kind, name)
-    if any(path for path in process.open_files):
+    if process.open_files:
         return KernelWait("storage", "a network file system")
     return UNKNOWN_WAIT

@@ -37,6 +37,8 @@ def of(ranks: Iterable[int]) -> RankSet:
     check(min(members))
     if len(members) == 1:
         return 1 << highest
+    if len(members) > 64 and len(set(members)) == highest - min(members) + 1:
+        return span(min(members), highest)
     octets = bytearray((highest >> 3) + 1)
     for rank in members:
         octets[rank >> 3] |= 1 << (rank & 7)

@@ -102,12 +102,14 @@ def blocked(case: Case) -> Finding | None:
 
 def _blocked(case: Case, view: RankView) -> tuple[KernelWait, str] | None:
     """What this rank is blocked on, and ` in its DataLoader worker …` where it is not the rank itself."""
-    wait = kernel_wait(view.trainer)
-    own_work = view.read and not view.now.waits
     if view.blocked:
-        return wait, ""
-    if own_work and view.trainer.state != "R" and wait.kind == "storage" and view.trainer.wchan:
-        return (wait, "") if wait.subject not in ("", "a disk") else None
+        return kernel_wait(view.trainer), ""
+    own_work = view.read and not view.now.waits
+    if own_work and view.trainer.state != "R" and view.trainer.wchan:
+        # FUSE and some network file systems sleep interruptibly.
+        wait = kernel_wait(view.trainer)
+        if wait.kind == "storage" and wait.subject != "a disk":
+            return wait, ""
     worker = _worker(case, view, "blocked")
     if worker is not None:
         where = f" in DataLoader worker {_number(worker)} at {at(worker.activity.frame)}"

@@ -86,7 +86,8 @@ def scenarios(ranks: int) -> dict[str, Scenario]:
         "most-load-data": _local(range(ranks - 2), "loader", "all_reduce"),
         "two-samples-lock": _local(one, "lock", "fsdp2", samples=2),
         "two-ranks-two-places": Scenario(
-            lambda r, s: {1: "lock", 2: "event"}.get(r, "all_reduce"), True, "local", "application", frozenset({1, 2})
+            lambda r, s: {1: "lock", 2: "event"}.get(r, "all_reduce"),
+            True, "local", "application", frozenset({1, 2}),
         ),
         "mixed-waits": Scenario(  # DDP: some are in backward, some already in the next forward
             lambda r, s: "plain_lock" if r in one else ("backward", "buffers")[r % 2],
@@ -118,7 +119,8 @@ def scenarios(ranks: int) -> dict[str, Scenario]:
         "missing-rank": Scenario(lambda r, s: "all_reduce", True, "local", "unknown", absent, absent),
         "missing-node": Scenario(lambda r, s: "backward", True, "local", "unknown", lost_node, lost_node),
         "missing-and-working": Scenario(
-            lambda r, s: "lock" if r == 0 else "all_reduce", True, "local", "application", frozenset({0}), absent
+            lambda r, s: "lock" if r == 0 else "all_reduce",
+            True, "local", "application", frozenset({0}), absent,
         ),
         # --- nothing hangs
         "training": _moving(lambda r, s: ("linear", "backward", "loader", "all_reduce")[(r + s) % 4], "none"),
