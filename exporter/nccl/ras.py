@@ -247,6 +247,8 @@ class _Session:
             self.socket.connect((self._address.host, self._address.port))
         except TimeoutError as error:
             raise _Failure("silent", f"{self._address}: does not accept connections") from error
+        except ConnectionResetError as error:
+            raise _Failure("reset", f"{self._address}: {error.strerror or error}") from error
         except OSError as error:
             raise _Failure("refused", f"{self._address}: {error.strerror or error}") from error
 
