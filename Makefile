@@ -14,7 +14,7 @@ PYTEST_ARGS ?=
 RUN_PACKAGES := prometheus prometheus-alertmanager
 TEST_PACKAGES := chromium openmpi-bin
 
-.PHONY: help demo run test lint fmt check bench clean
+.PHONY: help demo run test lint fmt check bench clean test-nccl
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,6 +39,12 @@ fmt: $(VENV)/.test ## format the code
 	$(BIN)/ruff format .
 
 check: lint test ## what CI runs
+
+test-nccl: $(VENV)/.test ## drive the NCCL client against NVIDIA's own RAS code, without a GPU (slow)
+	$(BIN)/python tests/programs/nccl_lab.py --slow
+
+bench-%: $(VENV)/.test ## one benchmark, e.g. bench-merge
+	$(BIN)/python benchmarks/bench_$*.py
 
 bench: $(VENV)/.test ## every benchmark, each beside a peer in the same run
 	@set -e; for one in benchmarks/bench_*.py; do echo "== $$one"; $(BIN)/python $$one; done
