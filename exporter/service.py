@@ -15,7 +15,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from exporter import config as configuration
-from exporter import landing
+from exporter import gpus, landing
 from exporter.background import Background, Health
 from exporter.collectors.identity import IdentityCollector
 from exporter.collectors.iteration import IterationCollector
@@ -23,6 +23,7 @@ from exporter.collectors.nccl import NcclCollector
 from exporter.collectors.process import ProcessCollector
 from exporter.collectors.self import SelfCollector
 from exporter.config import Config
+from exporter.gpus import GpuReader
 from exporter.logs.watcher import LogWatcher
 from exporter.nccl.watcher import NcclWatcher
 from exporter.procfs import ProcFS
@@ -38,8 +39,13 @@ log = logging.getLogger(__name__)
 SCAN_SECONDS = 1.0
 LOG_SECONDS = 0.5
 SAMPLE_SECONDS = 1.0
+GPU_SECONDS = 10.0
 NCCL_SECONDS = 5.0
 """How often the NCCL reader looks whether a job is due; how often a job is asked is configured."""
+
+
+NEEDED = ("scan", "logs", "processes")
+"""Without these readers the exporter is not ready; a driver or RAS in trouble may block the others."""
 
 
 def node_name(config: Config) -> str:
@@ -58,6 +64,7 @@ class Service:
         self._reload_ok = True
         self._reload: Callable[[], None] = self.reload
         self._node = node_name(self._config)
+        self._gpus = GpuReader(gpus.load())
         self._finder = self._make_finder()
         self._scan = self._finder.scan()
         self._logs = LogWatcher(self._config, self._procfs, self.scan)
@@ -67,6 +74,7 @@ class Service:
             Background("scan", self._rescan, SCAN_SECONDS),
             Background("logs", self._logs.poll, LOG_SECONDS),
             Background("processes", self._sampler.poll, SAMPLE_SECONDS),
+            Background("gpus", self._gpus.poll, GPU_SECONDS),
             Background("nccl", self._nccl.poll, NCCL_SECONDS),
         )
         registry = CollectorRegistry()
@@ -84,8 +92,7 @@ class Service:
             registry,
             node=self._node,
             sections=self._sections,
-            # Not the NCCL reader: a RAS service that is silent takes it most of a minute.
-            ready=lambda: all(one.last_success is not None for one in self._health() if one.name != "nccl"),
+            ready=lambda: all(one.last_success is not None for one in self._health() if one.name in NEEDED),
             reload=lambda: self._reload(),
         )
 
@@ -128,7 +135,12 @@ class Service:
             log.error("the old configuration stays in force: %s", error)
 
     def _make_finder(self) -> RankFinder:
-        return RankFinder(self._procfs, node=self._node, job_id=self._config.identity.job_id)
+        return RankFinder(
+            self._procfs,
+            node=self._node,
+            job_id=self._config.identity.job_id,
+            gpus=lambda: self._gpus.latest,
+        )
 
     def _rescan(self) -> None:
         self._scan = self._finder.scan()
