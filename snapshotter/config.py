@@ -45,7 +45,8 @@ class CaptureConfig(Section, frozen=True):
     processes_at_once: int = 16  # py-spy that run at a time on a node
     process_timeout: Duration = Duration(10)  # for the stacks of one process
     node_timeout: Duration = Duration(60)  # for everything a node does
-    native_frames: bool = False  # C frames of outliers and of one process of each class: stops each for 0.1 s
+    # C frames of outliers and of one process of each class; stops each of them, for up to some seconds
+    native_frames: bool = False
     ask_nccl: bool = True  # NCCL's RAS service, where its version and the job's age allow
     ask_unsafe_nccl_versions: bool = False
 

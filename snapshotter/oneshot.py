@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--native",
         action="store_true",
-        help="also read C frames of outliers and one rank of each class (stops each for about 0.1 s)",
+        help="also read C frames of outliers and one rank of each class (stops each, for up to seconds)",
     )
     parser.add_argument(
         "-o",
@@ -210,6 +210,8 @@ def _write(
     now: Callable[[], float],
 ) -> report.Report:
     job_id = request.job_id or next((answer.job_id for answer in answers if answer.job_id), "")
+    if not job_id:
+        job_id = f"pid {', '.join(map(str, request.pids))}"
     capture = JobCapture(job_id=job_id, nodes=answers)
     found = report.analyse(capture, at=now(), knowledge=analysis.knowledge, sizes=analysis.sizes)
     document = report.to_json(found)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from snapshotter.stacks.model import Process
 
-_MOST = 16  # processes of a node; each is stopped for about 0.1 s
+_MOST = 16  # processes of a node; each is stopped for 0.1 s, with PyTorch's libraries more than 1 s
 
 
 def chosen(processes: Sequence[Process]) -> tuple[Process, ...]:

@@ -72,8 +72,8 @@ def capture_node(
     """Take samples of a job's processes (None: of all training here) or of the trees below `pids`.
 
     Samples are `interval` seconds apart, by `at_once` py-spy at a time, all within `deadline` seconds.
-    `native_frames` adds C frames of outliers and representatives, which stops each for about 0.1 s. The
-    kernel's log is read from `kernel_log_before` seconds back.
+    `native_frames` adds C frames of outliers and representatives, which stops each for 0.1 s to
+    some seconds. The kernel's log is read from `kernel_log_before` seconds back.
 
     `find` looks for the training processes of the node; `remembered` gives ranks of a job seen here before.
     `ask_nccl` is asked once, meanwhile. Never raises for what it finds: where nothing is found, or not in

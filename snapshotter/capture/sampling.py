@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -44,9 +45,11 @@ class Sampler:
     ) -> list[Sample]:
         """One sample of each, in order, within `total` seconds; `done` is called after each."""
 
+        end = time.monotonic() + total
+
         def take(target: TrainingProcess) -> Sample:
             try:
-                sample = self.sample(target)
+                sample = self.sample(target, within=end - time.monotonic())
             except Exception as error:
                 # A fault of ours in reading one process must not cost the others.
                 log.exception("reading process %s failed", target.id.pid)
@@ -59,7 +62,7 @@ class Sampler:
             targets,
             at_once=self._at_once,
             limit=self._pyspy.timeout + _MARGIN,
-            total=total,
+            total=total + _MARGIN,
         )
         late = [target for target, sample in zip(targets, taken, strict=True) if sample is None]
         without_stacks = iter(
@@ -76,15 +79,16 @@ class Sampler:
             for sample in taken
         ]
 
-    def sample(self, target: TrainingProcess) -> Sample:
-        """One sample of one process."""
+    def sample(self, target: TrainingProcess, *, within: float = math.inf) -> Sample:
+        """One sample of one process; its stacks within so many seconds."""
         taken_at = self._now()
         facts = self._facts(target)
         if facts is None:
             return Sample(taken_at, "gone", error=_GONE)
         if in_page_fault(self._procfs, target.id.pid, facts):
             return _sample(taken_at, facts, "uninterruptible", _IN_FAULT)
-        dump = self._pyspy.dump(target.id.pid, target.id.start_ticks)
+        timeout = min(self._pyspy.timeout, within)
+        dump = self._pyspy.dump(target.id.pid, target.id.start_ticks, timeout=timeout)
         if dump.outcome == "gone" and (now := self._facts(target)) is not None and now.state not in "ZX":
             return _sample(taken_at, facts, "error", _ELSEWHERE)
         return replace(

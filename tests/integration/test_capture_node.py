@@ -262,6 +262,25 @@ def test_a_pyspy_that_hangs_is_killed_with_its_group_and_the_target_runs_on(
     wait_until(lambda: state(child) in ("", "Z"))
 
 
+def test_many_pyspy_that_hang_do_not_take_longer_than_the_node_may(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    pids = [busy(start) for _ in range(5)]
+    hung = stand_in(tmp_path, f"echo $$ >> {tmp_path}/started\nexec sleep 1000")
+
+    began = time.monotonic()
+    answer = capture(pids, pyspy(hung, timeout=30.0), deadline=2.0, at_once=2)
+
+    assert time.monotonic() - began < 15
+    assert len(answer.processes) == 5
+    for process in answer.processes:
+        assert [sample.outcome for sample in process.samples] == ["timeout", "timeout"]
+        assert process.samples[0].state in ("R", "S")  # what /proc says is there all the same
+    started = [int(line) for line in (tmp_path / "started").read_text().split()]
+    assert started
+    assert [pid for pid in started if state(pid)] == []
+
+
 def test_a_pyspy_that_fails_is_an_error_and_not_the_end(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
