@@ -94,13 +94,13 @@ class Watch:
         return sorted((one.rank, one.local_rank) for one in self.processes if one.role == role)
 
 
-def test_torchrun_with_workers_and_a_killed_rank(tmp_path: Path) -> None:
-    run, log = f"run-{uuid.uuid4()}", tmp_path / "log"
+def test_torchrun_with_workers_checkpoint_writers_and_a_killed_rank(tmp_path: Path) -> None:
+    run, log, folder = f"run-{uuid.uuid4()}", tmp_path / "log", str(tmp_path / "saved")
     command = [str(BIN / "torchrun"), "--nproc-per-node=2", f"--rdzv-id={run}", "--rdzv-backend=c10d"]
-    with running([*command, "--rdzv-endpoint=127.0.0.1:0", TRAIN], log) as top:
+    with running([*command, "--rdzv-endpoint=127.0.0.1:0", TRAIN, "checkpoint", folder], log) as top:
         watch = Watch(top)
-        wait_for(lambda: watch.sees(2, 4, launcher=True), log)
-        assert watch.ranks("trainer") == [(0, 0), (1, 1)]
+        wait_for(lambda: watch.sees(2, 4, launcher=True) and len(watch.ranks("checkpoint")) == 2, log)
+        assert watch.ranks("trainer") == watch.ranks("checkpoint") == [(0, 0), (1, 1)]
         assert watch.ranks("dataloader") == [(0, 0), (0, 0), (1, 1), (1, 1)]
         assert {one.job_id for one in watch.processes} == {run}
         assert watch.job is not None

@@ -1,4 +1,7 @@
-"""A small training: a process group over gloo, DataLoader workers, no end. `spawn` starts its own ranks."""
+"""A small training: a process group over gloo, DataLoader workers, no end.
+
+`spawn STORE` starts its own ranks; `checkpoint FOLDER` saves once in a process of its own, as torch does it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import time
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from torch.utils.data import DataLoader, Dataset
 
 WORLD = 2
@@ -40,4 +45,9 @@ if __name__ == "__main__":
         mp.spawn(spawned, args=(sys.argv[2],), nprocs=WORLD)
     else:
         dist.init_process_group("gloo")
+        if sys.argv[1:2] == ["checkpoint"]:
+            kind = AsyncCheckpointerType.PROCESS
+            dcp.async_save(
+                {"weight": torch.zeros(1)}, checkpoint_id=sys.argv[2], async_checkpointer_type=kind
+            )
         train()
