@@ -10,9 +10,12 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 SCENARIO ?= stuck-rank
 PYTEST_ARGS ?=
 
-# What the programs need beside Python, and what the tests need on top.
-RUN_PACKAGES := prometheus prometheus-alertmanager
-TEST_PACKAGES := chromium openmpi-bin
+# What the programs need beside Python, and what the tests and benchmarks need on top: PROGRAM:PACKAGE.
+RUN_PACKAGES := prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager
+TEST_PACKAGES := chromium:chromium mpirun:openmpi-bin node:nodejs npm:npm redis-server:redis-server \
+	pg_ctlcluster:postgresql
+BENCH_PACKAGES := mtail:mtail prometheus-node-exporter:prometheus-node-exporter \
+	prometheus-process-exporter:prometheus-process-exporter
 
 .PHONY: help demo run test lint fmt check bench clean test-nccl
 
@@ -43,10 +46,10 @@ check: lint test ## what CI runs
 test-nccl: $(VENV)/.test ## drive the NCCL client against NVIDIA's own RAS code, without a GPU (slow)
 	$(BIN)/python tests/programs/nccl_lab.py --slow
 
-bench-%: $(VENV)/.test ## one benchmark, e.g. bench-merge
+bench-%: $(VENV)/.test .system-run .system-bench ## one benchmark, e.g. bench-merge
 	$(BIN)/python benchmarks/bench_$*.py
 
-bench: $(VENV)/.test ## every benchmark, each beside a peer in the same run
+bench: $(VENV)/.test .system-run .system-bench ## every benchmark, each beside a peer in the same run
 	@set -e; for one in benchmarks/bench_*.py; do echo "== $$one"; $(BIN)/python $$one; done
 
 clean: ## remove what make made
@@ -70,7 +73,7 @@ $(VENV)/.test: $(VENV)/.demo
 
 # Debian starts a service as soon as it is installed; policy-rc.d is how it is told not to.
 define install-packages
-	@missing="$$(for one in $(1); do dpkg -s $$one >/dev/null 2>&1 || echo $$one; done)"; \
+	@missing="$$(for one in $(1); do command -v "$${one%%:*}" >/dev/null || echo "$${one##*:}"; done)"; \
 	if [ -n "$$missing" ]; then \
 	  echo "installing" $$missing "(their services stay stopped)"; \
 	  policy=/usr/sbin/policy-rc.d; kept=""; \
@@ -82,9 +85,12 @@ define install-packages
 	fi
 endef
 
-.PHONY: .system-run .system-test
+.PHONY: .system-run .system-test .system-bench
 .system-run:
 	$(call install-packages,$(RUN_PACKAGES))
 
 .system-test:
 	$(call install-packages,$(TEST_PACKAGES))
+
+.system-bench:
+	$(call install-packages,$(BENCH_PACKAGES))

@@ -24,6 +24,7 @@ from snapshotter.web.auth import Auth
 from snapshotter.web.captures import captures
 from snapshotter.web.health import health
 from snapshotter.web.pages import pages
+from snapshotter.web.runbooks import runbooks
 from snapshotter.web.webhook import webhook
 from snapshotter.workqueue import open_queue
 
@@ -146,7 +147,7 @@ def create_app(services: Services) -> Flask:
     app = Flask("snapshotter", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.extensions[EXTENSION] = services
-    for blueprint in (webhook, captures, health, pages):
+    for blueprint in (webhook, captures, health, pages, runbooks):
         app.register_blueprint(blueprint)
 
     @app.errorhandler(SnapshotterError)

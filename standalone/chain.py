@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import shutil
 import socket
@@ -16,6 +15,8 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from standalone import processes
 
@@ -148,9 +149,8 @@ class Chain:
         (folder / "exporter.yml").write_text(json.dumps(self.settings.exporter, indent=2) + "\n")
         (folder / "snapshotter.yml").write_text(json.dumps(self.settings.snapshotter, indent=2) + "\n")
         (folder / "prometheus.yml").write_text(json.dumps(self._prometheus(), indent=2) + "\n")
-        (folder / "alertmanager.yml").write_text(self._alertmanager())
-        addresses = {r"(?<=snapshotter_url: )\S+": self.snapshotter_url}
-        (folder / "settings.yaml").write_text(_edit(RULES / "settings.yaml", addresses))
+        (folder / "alertmanager.yml").write_text(json.dumps(self._alertmanager(), indent=2) + "\n")
+        (folder / "settings.yaml").write_text(json.dumps(self._rule_settings(), indent=2) + "\n")
 
     def _prometheus(self) -> dict[str, Any]:
         return {
@@ -179,25 +179,26 @@ class Chain:
             ],
         }
 
-    def _alertmanager(self) -> str:
-        """The shipped example, pointed at our snapshotter and token."""
-        return _edit(
-            RULES / "alertmanager-example.yaml",
-            {
-                r"http://[^\s\"']*(?=/api/v1/alerts)": self.snapshotter_url,
-                r"(?<=credentials_file: )\S+": str(self.settings.folder / "webhook.token"),
-            },
-        )
+    def _alertmanager(self) -> dict[str, Any]:
+        """The shipped example, pointed at our snapshotter; people's receivers stay empty."""
+        config: dict[str, Any] = yaml.safe_load((RULES / "alertmanager-example.yaml").read_text())
+        for receiver in config["receivers"]:
+            hooks = receiver.get("webhook_configs", ())
+            for name in [name for name in receiver if name not in ("name", "webhook_configs")]:
+                del receiver[name]
+            for hook in hooks:
+                hook["url"] = f"{self.snapshotter_url}/api/v1/alerts"
+                token = str(self.settings.folder / "webhook.token")
+                hook["http_config"]["authorization"]["credentials_file"] = token
+        return config
 
-
-def _edit(path: Path, replacements: dict[str, str]) -> str:
-    """A shipped file with each pattern replaced. Raises ChainError where a pattern is not there."""
-    text = path.read_text()
-    for pattern, value in replacements.items():
-        text, count = re.subn(pattern, value, text)
-        if count == 0:
-            raise ChainError(f"{path}: nothing there matches {pattern}")
-    return text
+    def _rule_settings(self) -> dict[str, Any]:
+        """The shipped settings of the rules, with this chain's addresses."""
+        config: dict[str, Any] = yaml.safe_load((RULES / "settings.yaml").read_text())
+        labels = config["groups"][0]["rules"][0]["labels"]
+        labels["snapshotter_url"] = self.snapshotter_url
+        labels["runbooks_url"] = f"{self.snapshotter_url}/runbooks"
+        return config
 
 
 def program(name: str) -> str:
