@@ -19,6 +19,7 @@ from snapshotter.bundle.schema import AlertInfo, CaptureRequest, new_capture_id
 from snapshotter.config import Config
 from snapshotter.stacks import report
 from snapshotter.stacks.model import JobCapture
+from snapshotter.tasks import Capture
 from snapshotter.web.auth import Auth
 
 
@@ -49,15 +50,15 @@ class Site:
 
 
 @contextlib.contextmanager
-def serve(folder: Path) -> Iterator[Site]:
-    """A service with its data in `folder`; captures that its pages ask for find no node."""
+def serve(folder: Path, capture: Capture = lambda request, progress: ()) -> Iterator[Site]:
+    """A service with its data in `folder`; `capture` is what its pages' form leads to."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     running = app.start(
         Config,
         folder,
-        capture=lambda request, progress: (),
+        capture=capture,
         analyse=lambda capture, at: report.to_json(report.analyse(capture, at=at)),
         auth=Auth(None),
         external_url=url,

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +20,11 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from benchmarks.imaginary import imaginary_job
 from benchmarks.stored import Site, serve
+from snapshotter.bundle.schema import CaptureRequest
 from snapshotter.render import flamegraph
 from snapshotter.stacks import report
+from snapshotter.stacks.model import NodeAnswer
+from snapshotter.tasks import Progress
 
 pytestmark = pytest.mark.browser
 
@@ -38,9 +42,26 @@ def browser() -> Iterator[Browser]:
         one.close()
 
 
+class SlowCapture:
+    """Stands for the capture of a job: says how far it is, and ends when the test lets it."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+
+    def __call__(self, request: CaptureRequest, progress: Progress) -> tuple[NodeAnswer, ...]:
+        progress("gpu-node-0: sample 1 of 2: 5 of 16 processes")
+        assert self.may_end.wait(60)
+        return imaginary_job(8, job_id=request.job_id).nodes
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with serve(tmp_path_factory.mktemp("pages")) as one:
+def slow() -> SlowCapture:
+    return SlowCapture()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, slow: SlowCapture) -> Iterator[Site]:
+    with serve(tmp_path_factory.mktemp("pages"), slow) as one:
         yield one
 
 
@@ -241,10 +262,17 @@ def test_forms_in_the_browser(visit: Any, site: Site) -> None:
     page.get_by_role("link", name="Delete…").click()
     page.get_by_role("button", name="Delete for good").click()
     expect(page.get_by_role("status")).to_contain_text("was deleted")
+
+
+def test_a_capture_under_way_becomes_its_verdict(visit: Any, slow: SlowCapture) -> None:
+    page = visit("/?job=asked")
     page.get_by_text("Capture a job now").click()
     page.get_by_label("Reason").fill("trying")
     page.get_by_role("button", name="Capture", exact=True).click()
-    expect(page.locator("h1")).to_be_visible()
+    expect(page.get_by_text("5 of 16 processes")).to_be_visible(timeout=20_000)
+    expect(page.locator("progress")).to_have_attribute("value", "5")
+    slow.may_end.set()
+    expect(page.locator("h1")).to_contain_text("Rank 7", timeout=20_000)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,8 @@ def test_every_download_is_there(service: Any, made: Callable[..., str]) -> None
     links = [str(a["href"]) for a in page.all("a") if "download" in a]
     assert len(links) == 6
     for link in links:
-        assert service.client.get(link).status_code == 200, link
+        with service.client.get(link) as answer:
+            assert answer.status_code == 200, link
 
 
 def test_the_fixed_address_leads_to_the_newest(service: Any, made: Callable[..., str]) -> None:
