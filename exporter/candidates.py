@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from exporter import jobs, launchers, roles
+from exporter import jobs, launchers, liveenviron, roles
 from exporter.procfs import ProcFS, Stat, StatFile, Unreadable
 from exporter.rankmodel import Candidate, ProcessId
 
@@ -153,13 +153,39 @@ class CandidateReader:
             return one
         if not roles.has_process_group(one.threads):
             one = replace(one, threads=one.threads | self._torch_threads(one.id.pid))
-            if one.claim is None and roles.has_process_group(one.threads):
-                one = replace(one, claim=launchers.from_arguments(one.command_line))
+        ray = roles.is_ray_worker(one.command_line)
+        if one.claim is None and not one.asked and (ray or roles.has_process_group(one.threads)):
+            one = self._ask_again(one, ray=ray)
         if not one.writes_checkpoint and roles.is_multiprocessing_child(one.command_line):
             files = self._procfs.written_files(one.id.pid)
             writes = not isinstance(files, Unreadable) and any(map(roles.is_checkpoint_file, files))
             one = replace(one, writes_checkpoint=writes)
         return one
+
+    def _ask_again(self, one: Candidate, *, ray: bool) -> Candidate:
+        """The place of a rank that its launcher gave none: from what it set itself, or its command line."""
+        pid = one.id.pid
+        if self._procfs.page_fault(pid):
+            return one
+        environ = liveenviron.read(self._procfs, pid)
+        if isinstance(environ, Unreadable):
+            environ = {}
+        cgroups = self._procfs.cgroup(pid)
+        where = jobs.place(() if isinstance(cgroups, Unreadable) else cgroups)
+        claim = None
+        if not roles.is_multiprocessing_child(one.command_line):  # those are numbered by their order
+            try:
+                claim = launchers.claim(environ)
+            except launchers.Invalid:
+                pass  # it was told nothing and says nonsense: as if it said nothing
+            claim = claim if claim is not None and claim.rank is not None else None
+        name = jobs.name(environ, self._node, where)
+        return replace(
+            one,
+            claim=claim or launchers.from_arguments(one.command_line),
+            job=name if one.job is None or (ray and name is not None) else one.job,
+            asked=roles.has_process_group(one.threads),
+        )
 
     def _torch_threads(self, pid: int) -> frozenset[str]:
         tids = self._procfs.tids(pid)

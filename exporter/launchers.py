@@ -110,6 +110,8 @@ def _launcher(environ: Mapping[str, str], kind: str) -> str:
         return kind
     if "TORCHELASTIC_RUN_ID" in environ:
         return "accelerate" if "ACCELERATE_MIXED_PRECISION" in environ else "torchrun"
+    if "RAY_JOB_ID" in environ or "RAY_RAYLET_PID" in environ:
+        return "ray"
     if "CROSS_RANK" in environ:
         return "deepspeed"
     if "SLURM_PROCID" in environ:

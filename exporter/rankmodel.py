@@ -34,6 +34,7 @@ class Candidate:
     container: str | None = None
     threads: frozenset[str] = frozenset()  # names of its threads that torch gave
     writes_checkpoint: bool = False
+    asked: bool = False  # its environment was read anew once it was in a process group
     settled: bool = True  # old enough to have named itself
 
 
