@@ -18,7 +18,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """A part of the file; unknown keys are refused."""
 
 
-class LogConfig(Section):
+class LogConfig(Section, frozen=True):
     """One entry of `logs`: files to follow, and what is known of them beforehand."""
 
     path: str  # a glob; `**` crosses folders
@@ -33,7 +33,7 @@ class LogConfig(Section):
         _check_pinned(self.framework, self.pattern)
 
 
-class JobConfig(Section):
+class JobConfig(Section, frozen=True):
     """One entry of `jobs`: settings for the jobs whose id matches."""
 
     job_id: str  # a glob
@@ -57,7 +57,7 @@ def _check_pinned(framework: str | None, pattern: str | None) -> None:
         compiled(pattern)
 
 
-class LimitsConfig(Section):
+class LimitsConfig(Section, frozen=True):
     """How long a log may go without an iteration before it counts as hung."""
 
     hang_limit: Duration | None = None  # None: learned from the job's own intervals
@@ -76,13 +76,13 @@ class LimitsConfig(Section):
             raise ValueError("minimum_intervals must be 1 or more")
 
 
-class IdentityConfig(Section):
+class IdentityConfig(Section, frozen=True):
     """How processes are tied to jobs."""
 
     job_id: str | None = None  # all training processes of this node belong to this job
 
 
-class NcclConfig(Section):
+class NcclConfig(Section, frozen=True):
     """Asking NCCL's RAS service. Each question may cost the job something, so it is asked seldom."""
 
     enabled: bool = True  # false: no job is ever asked
@@ -97,7 +97,7 @@ class NcclConfig(Section):
             raise ValueError("nccl.interval must be 60s or slower: each question costs the job something")
 
 
-class Config(Section):
+class Config(Section, frozen=True):
     """The whole file."""
 
     node_name: str | None = None  # None: $NODE_NAME, else the host name
