@@ -10,22 +10,14 @@ import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from exporter import jobs, launchers, liveenviron, roles
+from exporter import roles
+from exporter.inspector import Facts, Inspector
 from exporter.procfs import ProcFS, Stat, StatFile, Unreadable
-from exporter.rankmodel import Candidate, ProcessId
+from exporter.rankmodel import Candidate
 
 RECHECKS = 100  # foreign processes looked at again in one scan, at most
 _SETTLED = 10.0  # seconds after which a process has the name it will keep
 _SOONEST, _LATEST = 2.0, 300.0  # seconds between two looks at a process; in between a quarter of its age
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known of a process besides its place in the tree."""
-
-    gpu: str | None = None
-    pod: str | None = None
-    namespace: str | None = None
 
 
 @dataclass(slots=True)
@@ -70,7 +62,7 @@ class CandidateReader:
 
     def __init__(self, procfs: ProcFS, node: str) -> None:
         self._procfs = procfs
-        self._node = node
+        self._inspector = Inspector(procfs, node)
         self._known: dict[int, _Known] = {}
         self._foreign: dict[int, _Foreign] = {}
         self._due: list[tuple[float, int, int]] = []  # when, pid, inode: foreign processes to look at again
@@ -144,55 +136,9 @@ class CandidateReader:
             if not isinstance(stat, Unreadable):
                 self._inspect(stat, known.inode, now)
             return True
-        updated = replace(self._closer(one), settled=self._age(one.id.start_ticks, now) >= _SETTLED)
+        updated = replace(self._inspector.closer(one), settled=self._age(one.id.start_ticks, now) >= _SETTLED)
         known.candidate = updated
         return updated != one
-
-    def _closer(self, one: Candidate) -> Candidate:
-        if not one.python or one.launcher or one.name == "pt_data_worker":
-            return one
-        if not roles.has_process_group(one.threads):
-            one = replace(one, threads=one.threads | self._torch_threads(one.id.pid))
-        ray = roles.is_ray_worker(one.command_line)
-        if one.claim is None and not one.asked and (ray or roles.has_process_group(one.threads)):
-            one = self._ask_again(one, ray=ray)
-        if not one.writes_checkpoint and roles.is_multiprocessing_child(one.command_line):
-            files = self._procfs.written_files(one.id.pid)
-            writes = not isinstance(files, Unreadable) and any(map(roles.is_checkpoint_file, files))
-            one = replace(one, writes_checkpoint=writes)
-        return one
-
-    def _ask_again(self, one: Candidate, *, ray: bool) -> Candidate:
-        """The place of a rank that its launcher gave none: from what it set itself, or its command line."""
-        pid = one.id.pid
-        if self._procfs.page_fault(pid):
-            return one
-        environ = liveenviron.read(self._procfs, pid)
-        if isinstance(environ, Unreadable):
-            environ = {}
-        cgroups = self._procfs.cgroup(pid)
-        where = jobs.place(() if isinstance(cgroups, Unreadable) else cgroups)
-        claim = None
-        if not roles.is_multiprocessing_child(one.command_line):  # those are numbered by their order
-            try:
-                claim = launchers.claim(environ)
-            except launchers.Invalid:
-                pass  # it was told nothing and says nonsense: as if it said nothing
-            claim = claim if claim is not None and claim.rank is not None else None
-        name = jobs.name(environ, self._node, where)
-        return replace(
-            one,
-            claim=claim or launchers.from_arguments(one.command_line),
-            job=name if one.job is None or (ray and name is not None) else one.job,
-            asked=roles.has_process_group(one.threads),
-        )
-
-    def _torch_threads(self, pid: int) -> frozenset[str]:
-        tids = self._procfs.tids(pid)
-        if isinstance(tids, Unreadable) or len(tids) == 1:
-            return frozenset()
-        names = (self._procfs.comm(pid, tid) for tid in tids)
-        return frozenset(name for name in names if isinstance(name, str) and roles.is_torch_thread(name))
 
     def _take_new(self, entries: Mapping[int, int], now: float) -> bool:
         new = [pid for pid in entries if pid not in self._known and pid not in self._foreign]
@@ -241,17 +187,21 @@ class CandidateReader:
             foreign.python = True  # so that it is read in full once the fault is over
             foreign.miss = "is in a page fault: reading its environment could block for ever"
             return True
-        found = self._read(stat, foreign, now, wanted)
-        if found is None:
+        reading = self._inspector.read(stat, settled=self._age(stat.start_ticks, now) >= _SETTLED)
+        if reading is None:
+            return False
+        candidate = reading.candidate
+        if not wanted and not self._matters(candidate, stat.ppid):
+            foreign.python, foreign.command_line = candidate.python, candidate.command_line
+            foreign.miss, foreign.denied = reading.miss, reading.denied
             return foreign.miss is not None
         file = self._procfs.open_stat(pid, pid)
         if isinstance(file, Unreadable):
             return False
-        candidate, facts = found
         del self._foreign[pid]
         self._known[pid] = _Known(
             candidate=candidate,
-            facts=facts,
+            facts=reading.facts,
             inode=inode,
             file=file,
             ppid=stat.ppid,
@@ -260,68 +210,6 @@ class CandidateReader:
         )
         self._take_relatives(candidate, stat.ppid, now)
         return True
-
-    def _read(
-        self, stat: Stat, foreign: _Foreign, now: float, wanted: bool
-    ) -> tuple[Candidate, Facts] | None:
-        pid = stat.pid
-        command_line, executable, environ = (
-            self._procfs.cmdline(pid),
-            self._procfs.exe(pid),
-            self._procfs.environ(pid),
-        )
-        if isinstance(command_line, Unreadable) or not command_line:
-            return None
-        foreign.command_line = command_line
-        launcher = roles.is_launcher(command_line, stat.comm)
-        python = roles.is_python_name(command_line[0]) or (
-            isinstance(executable, str) and roles.is_python_name(executable)
-        )
-        foreign.python = python
-        claim = None
-        if isinstance(environ, Unreadable):
-            if python and not launcher:
-                foreign.denied = environ is Unreadable.DENIED
-                foreign.miss = (
-                    f"its environment cannot be read ({environ.value}): needs its user or CAP_SYS_PTRACE"
-                )
-            environ = {}
-        else:
-            try:
-                claim = launchers.claim(environ)
-            except launchers.Invalid as error:
-                foreign.miss = str(error) if python else None
-        if claim is not None and not python and not launcher:
-            maps = self._procfs.maps(pid)
-            python = foreign.python = isinstance(maps, str) and "/libpython" in maps
-            if not python and isinstance(maps, str) and "/libtorch" in maps:
-                foreign.miss = "has a rank and loaded torch, but runs no Python"
-        cgroups = self._procfs.cgroup(pid)
-        where = jobs.place(() if isinstance(cgroups, Unreadable) else cgroups)
-        candidate = Candidate(
-            id=ProcessId(pid, stat.start_ticks),
-            ancestors=(),
-            name=stat.comm,
-            command_line=command_line,
-            python=python,
-            launcher=launcher,
-            claim=claim if python or launcher else None,
-            job=jobs.name(environ, self._node, where),
-            host=jobs.host(environ, self._node, where),
-            container=where.container,
-            settled=self._age(stat.start_ticks, now) >= _SETTLED,
-        )
-        candidate = self._closer(candidate)
-        if not wanted and not self._matters(candidate, stat.ppid):
-            if python and not launcher and foreign.miss is None and launchers.partial(environ):
-                foreign.miss = f"has {launchers.partial(environ)}, but nothing says its rank"
-            return None
-        local_rank = claim.local_rank if claim is not None else None
-        return candidate, Facts(
-            gpu=jobs.gpu(environ, local_rank),
-            pod=jobs.pod(environ, where),
-            namespace=jobs.namespace(environ) if jobs.in_kubernetes(environ, where) else None,
-        )
 
     def _matters(self, one: Candidate, ppid: int) -> bool:
         """Whether a process may have a part in training, or is the child of one that trains."""
