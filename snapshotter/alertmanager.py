@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 
 import msgspec
 
@@ -54,6 +55,9 @@ class Notification(msgspec.Struct, frozen=True, rename="camel"):
     truncated_alerts: int = 0
 
 
+_NOTIFICATION = msgspec.json.Decoder(Notification)
+
+
 @dataclass(frozen=True, slots=True)
 class JobAlerts:
     """All alerts of one notification that concern one job."""
@@ -81,7 +85,7 @@ class _Gathered:
 def parse(body: bytes) -> Notification:
     """Read the body of a webhook. Raises BadRequest with what is wrong."""
     try:
-        notification = msgspec.json.decode(body, type=Notification)
+        notification = _NOTIFICATION.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         notification = _parse_tolerantly(body, str(error))
     if notification.version != "4":
@@ -106,7 +110,7 @@ def _parse_tolerantly(body: bytes, problem: str) -> Notification:
 
 def read(notification: Notification, alertnames: Iterable[str]) -> Reading:
     """Sort the alerts that ask for captures by job; `alertnames` are globs."""
-    wanted = re.compile("|".join(fnmatch.translate(name) for name in alertnames) or r"(?!)")
+    wanted = _pattern(tuple(alertnames))
     jobs: dict[str, _Gathered] = {}
     ignored = 0
     for alert in notification.alerts:
@@ -127,6 +131,11 @@ def read(notification: Notification, alertnames: Iterable[str]) -> Reading:
         ),
         ignored=ignored,
     )
+
+
+@cache
+def _pattern(globs: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(fnmatch.translate, globs)) or r"(?!)")
 
 
 def storable(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from snapshotter import incidents
@@ -20,6 +20,8 @@ _MIN_FREE_BYTES = 16 << 20
 # How many new captures go to the queue within one request; the rest follow as workers get free.
 _ENQUEUE_AT_ONCE = 50
 _MAX_REASON = 500
+_RECENT_SECONDS = 5.0
+_RECENT_JOBS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,16 @@ class Intake:
         self._index = index
         self._store = store
         self._now = now
+        self._recent = _Recent()
 
     def notification(self, reading: Reading, sender: str) -> Accepted:
         """Alerts of one notification. Raises CannotStore, then nothing of it was stored."""
         now = self._now()
         jobs = {one.job_id: one for one in reading.jobs}
-        last = self._index.last_incidents(tuple(jobs))
+        last = self._recent.get(reading.jobs, now)
+        if last is None:
+            last = self._index.last_incidents(tuple(jobs))
+            self._recent.put(last, now)
         if not any(self._step(one, last, now).incident for one in reading.jobs):
             return Accepted((), (), changed=False)  # a repetition, the common case: nothing to write
         with self._index.deciding(jobs) as decisions:
@@ -63,6 +69,7 @@ class Intake:
             decisions.save(changed)
             enqueue = tuple(one.capture_id for one in requests[:_ENQUEUE_AT_ONCE])
             decisions.add(requests, enqueued_at=dict.fromkeys(enqueue, now))
+        self._recent.put({one.job_id: one for one in changed}, now)
         _audit(requests)
         return Accepted(tuple(requests), enqueue, changed=bool(changed))
 
@@ -188,6 +195,34 @@ class Intake:
             raise CannotStore(
                 f"only {free} bytes are left for bundles", "make room, or lower storage.max_size and run gc"
             )
+
+
+class _Recent:
+    """Incidents as they were seconds ago, so that a storm of repetitions costs no look-up each.
+
+    What is a repetition of a firing alert to that state is one to the present state too, whoever changed it
+    meanwhile; an alert that ended is always looked up.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, Incident]] = {}
+
+    def get(self, jobs: Sequence[JobAlerts], now: float) -> dict[str, Incident] | None:
+        """The incidents of these jobs, None if the index has to be asked."""
+        found: dict[str, Incident] = {}
+        for one in jobs:
+            read_at, incident = self._known.get(one.job_id, (0.0, None))
+            if incident is None or not 0 <= now - read_at < _RECENT_SECONDS:
+                return None
+            if not all(event.firing for event in one.events):
+                return None
+            found[one.job_id] = incident
+        return found
+
+    def put(self, incidents_by_job: Mapping[str, Incident], now: float) -> None:
+        if len(self._known) > _RECENT_JOBS:
+            self._known = {}
+        self._known.update({job_id: (now, incident) for job_id, incident in incidents_by_job.items()})
 
 
 def policy_of(config: Config) -> Policy:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from snapshotter.audit import audit
-from snapshotter.bundle import writer
+from snapshotter.bundle import schema, writer
 from snapshotter.bundle.index import CaptureRecord, Index
 from snapshotter.bundle.reader import open_bundle
 from snapshotter.bundle.schema import CaptureRequest
@@ -122,7 +122,9 @@ class Taker:
         """report.json, or why there is none: the evidence is kept either way."""
         try:
             capture = JobCapture(job_id=writer.job_of(request, answers), nodes=answers)
-            return self._analyse(capture, self._now()), None
+            report = self._analyse(capture, self._now())
+            schema.verdict_summary(report)  # what lists and metrics will want of it
+            return report, None
         except Exception as error:
             log.exception("the analysis of %s failed", request.capture_id)
             return None, f"the analysis failed: {type(error).__name__}: {error}"

@@ -24,6 +24,14 @@ from snapshotter.incidents import Incident
 __all__ = ["CaptureRecord", "CaptureState", "Decisions", "Index"]
 
 
+_LAST_INCIDENT = (
+    sa.select(incidents.c.data)
+    .where(incidents.c.job_id == sa.bindparam("job_id"))
+    .order_by(incidents.c.id.desc())
+    .limit(1)
+)
+
+
 class Index:
     """All captures and incidents. Safe for many threads and, on PostgreSQL, many snapshotters."""
 
@@ -291,6 +299,9 @@ class Decisions:
 
 
 def _last_incidents(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, Incident]:
+    if len(job_ids) == 1:
+        data = connection.scalar(_LAST_INCIDENT, {"job_id": job_ids[0]})
+        return {} if data is None else {job_ids[0]: records.incident(data)}
     found: dict[str, Incident] = {}
     for chunk in _chunks(job_ids):
         newest = sa.select(sa.func.max(incidents.c.id)).where(incidents.c.job_id.in_(chunk))

@@ -11,6 +11,8 @@ import sqlalchemy as sa
 from snapshotter.bundle.schema import CaptureRequest, Manifest, VerdictSummary
 from snapshotter.incidents import Incident
 
+_INCIDENT = msgspec.json.Decoder(Incident)
+
 CaptureState = Literal["queued", "running", "done", "failed"]
 
 
@@ -43,7 +45,7 @@ class CaptureRecord:
 
 
 def incident(data: str) -> Incident:
-    return msgspec.json.decode(data, type=Incident)
+    return _INCIDENT.decode(data)
 
 
 def incident_row(incident: Incident) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import time
 import urllib.error
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,6 +134,29 @@ def test_two_snapshotters_share_the_work_and_take_each_capture_once(tmp_path: Pa
     assert [path.name for path in bundles] == sorted(capture["capture_id"] for capture in one.captures())
     report = two.get(f"/api/v1/captures/{bundles[0].name}/report")
     assert report["verdict"]["culprit_ranks"] == "0"
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[str]:
+    """The URL of a real Redis."""
+    program = shutil.which("redis-server")
+    assert program, "Redis is not installed (Debian: redis-server)"
+    socket = tmp_path / "redis.sock"
+    command = [program, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        wait_for(socket.exists)
+        yield f"unix://{socket}?db=0"
+        process.kill()
+
+
+def test_the_queue_may_be_a_redis(start: Start, redis: str) -> None:
+    one, two = start("one", "two", arguments=("--capture-seconds=0.2", f"--queue={redis}"))
+    jobs = [f"job-{n}" for n in range(12)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda job: (one.alert(job), two.alert(job)), jobs))
+    wait_for(one.all_done)
+    assert Counter(one.jobs() + two.jobs()) == Counter(jobs)
+    assert one.jobs() and two.jobs(), "both worked"
 
 
 def test_when_one_is_killed_its_work_is_done_at_its_next_start(tmp_path: Path, start: Start) -> None:
