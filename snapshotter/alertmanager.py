@@ -14,10 +14,10 @@ import fnmatch
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 
 import msgspec
 
@@ -64,7 +64,7 @@ class JobAlerts:
 
     job_id: str
     events: tuple[AlertEvent, ...]
-    alert: AlertInfo  # the first firing one, else the first
+    alert: Callable[[], AlertInfo]  # the first firing one, else the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def read(notification: Notification, alertnames: Iterable[str]) -> Reading:
     return Reading(
         receiver=_short(notification.receiver),
         jobs=tuple(
-            JobAlerts(job_id, tuple(gathered.events), _info(gathered.chosen, notification))
+            JobAlerts(job_id, tuple(gathered.events), partial(_info, gathered.chosen, notification))
             for job_id, gathered in jobs.items()
             if gathered.chosen is not None
         ),

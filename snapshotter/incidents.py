@@ -10,7 +10,7 @@ it started before that end, and a new hang if it started afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 # Alerts that are told apart per job; further ones count, but their end does not.
@@ -73,7 +73,7 @@ def observe(
     policy: Policy,
     *,
     now: float,
-    new_id: str,
+    new_id: Callable[[], str],
 ) -> Step:
     """Take in one notification's alerts of one job; `last` is the job's newest incident, open or closed."""
     firing = dict(last.firing) if last else {}
@@ -108,7 +108,7 @@ def observe(
         again = replace(last, closed_at=None, firing=firing, ended=ended, last_seen_at=now)
         same = replace(again, last_seen_at=last.last_seen_at) == last
         return Step(None if same and now - last.last_seen_at < _SEEN_RESOLUTION else again)
-    opened = Incident(id=new_id, job_id=job_id, opened_at=now, last_seen_at=now, firing=firing, ended=ended)
+    opened = Incident(id=new_id(), job_id=job_id, opened_at=now, last_seen_at=now, firing=firing, ended=ended)
     return Step(captured(opened, now), capture=True)
 
 

@@ -167,23 +167,24 @@ class Intake:
             job.events,
             policy_of(self._config()),
             now=now,
-            new_id=new_capture_id(now),
+            new_id=lambda: new_capture_id(now),
         )
 
     @staticmethod
     def _of_alert(
         job: JobAlerts, incident: Incident, receiver: str, sender: str, now: float
     ) -> CaptureRequest:
+        alert = job.alert()
         return CaptureRequest(
             capture_id=new_capture_id(now),
             job_id=job.job_id,
             trigger="alert",
-            reason=job.alert.labels.get("alertname", "") or "alert",
+            reason=alert.labels.get("alertname", "") or "alert",
             requested_by=f"alertmanager {receiver} from {sender}",
             requested_at=now,
             incident_id=incident.id,
             number=incident.captures,
-            alert=job.alert,
+            alert=alert,
         )
 
     def _check_room(self) -> None:

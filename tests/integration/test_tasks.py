@@ -86,7 +86,7 @@ class World:
     ) -> tuple[str, ...]:
         self.clock.now += 0.001  # ids of one moment have no order
         event = AlertEvent("a", firing, since or self.clock.now, None if firing else self.clock.now)
-        reading = Reading("hangscope", (JobAlerts(job_id, (event,), AlertInfo()),), 0)
+        reading = Reading("hangscope", (JobAlerts(job_id, (event,), AlertInfo),), 0)
         return tuple(one.capture_id for one in self.tasks.notify(reading, "test").requests)
 
     def work(self) -> None:

@@ -33,7 +33,7 @@ class Job:
 
     def hear(self, at: float, *events: AlertEvent) -> incidents.Step:
         step = incidents.observe(
-            self.last, "job", events, self.policy, now=at, new_id=f"incident-{next(self._ids)}"
+            self.last, "job", events, self.policy, now=at, new_id=lambda: f"incident-{next(self._ids)}"
         )
         if step.incident is not None:
             self.last = step.incident
