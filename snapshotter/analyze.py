@@ -77,7 +77,7 @@ def _load_bundle(bundle: Bundle, path: Path) -> tuple[JobCapture, tuple[Problem,
             nodes.append(NodeAnswer(entry.node, "error", 0.0, 0.0, error=str(error)))
     if len(problems) == len(nodes):
         raise AnalyzeError(f"{path}: no node's answer in it can be read{_first(problems)}")
-    return JobCapture(manifest.job_id, tuple(nodes)), tuple(problems)
+    return JobCapture(manifest.job_id or manifest.request.job_id, tuple(nodes)), tuple(problems)
 
 
 def _first(problems: list[Problem]) -> str:

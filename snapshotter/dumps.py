@@ -111,7 +111,7 @@ class DumpReader:
 
 @dataclass(slots=True)
 class _Dumps:
-    """What a folder holds: one or two samples of each process, or a text in its place that says what failed."""
+    """What a folder holds: one or two samples of each process, or in its place what failed."""
 
     first: Samples
     second: Samples

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
 from snapshotter.stacks import joblog, rankset
@@ -11,7 +10,7 @@ from snapshotter.stacks.finding import Finding, speaks_for
 from snapshotter.stacks.model import NcclFact
 from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.verdict import Cause, Evidence
-from snapshotter.stacks.wording import named
+from snapshotter.stacks.wording import MAX_LINE, named, shown
 
 # Reasons that say something of the rank, not of the capture.
 TELLING = ("gone", "unreachable", MISSING, "uninterruptible")
@@ -27,20 +26,7 @@ _REASONS = {
     "error": "reading it failed",
 }
 
-_KERNEL = (
-    (
-        "storage_io",
-        re.compile(
-            r"nfs: server .* not responding|blocked for more than|I/O error|lustre.*(?:evict|timed out)", re.I
-        ),
-    ),
-    ("compute", re.compile(r"NVRM: Xid|GPU has fallen off|amdgpu.*(?:timeout|reset)|uncorrectable", re.I)),
-    (
-        "process_exit",
-        re.compile(r"Out of memory: Killed process|oom-kill|segfault at|Memory cgroup out of memory", re.I),
-    ),
-    ("communication", re.compile(r"mlx5.*(?:error|down)|Link is Down|link down|infiniband.*error", re.I)),
-)
+_MOST_LINES = 6
 
 
 def not_captured(case: Case, *, telling: bool) -> Finding | None:
@@ -104,7 +90,7 @@ def ras(case: Case) -> Finding | None:
                 "error": "reported a communication error",
                 "state": "is in another communicator state than the others",
             }[kind],
-            evidence=tuple(speaks_for("nccl", f.text) for f in found[:8]),
+            evidence=tuple(speaks_for("nccl", shown(f.text, MAX_LINE)) for f in found[:8]),
         )
     return None
 
@@ -129,7 +115,7 @@ def log(case: Case) -> Finding | None:
             strength=0.7,
             culprits=failed,
             doing=f"{'have' if failed.bit_count() > 1 else 'has'} an error in the job's log",
-            evidence=(speaks_for("log", f"{named(failed)}: {first}"),),
+            evidence=(speaks_for("log", f"{named(failed)}: {shown(first, MAX_LINE)}"),),
         )
     behind = lines.behind(case.world)
     if not behind:
@@ -155,10 +141,9 @@ def kernel_log(case: Case, nodes: tuple[str, ...]) -> list[Evidence]:
     found: list[Evidence] = []
     for answer in case.digest.nodes:
         for line in answer.kernel_log:
-            if any(pattern.search(line) for _, pattern in _KERNEL):
+            if not line.startswith("hangscope:"):  # that the log could not be read
                 concerns = not nodes or answer.node in nodes
-                found.append(
-                    Evidence("kernel_log", concerns, f"{answer.node or 'kernel'}: {line.strip()[:200]}")
-                )
+                text = f"{answer.node or 'kernel'}: {shown(line.strip(), MAX_LINE)}"
+                found.append(Evidence("kernel_log", concerns, text))
     found.sort(key=lambda evidence: not evidence.supports)
-    return found[:6]
+    return found[:_MOST_LINES]

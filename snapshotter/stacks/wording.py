@@ -14,7 +14,8 @@ from snapshotter.stacks.model import Frame
 from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.verdict import Cause
 
-MAX_NAMED = 60  # characters of a rank list in a sentence
+MAX_NAMED = 60  # characters of a rank list or a name in a sentence
+MAX_LINE = 240  # of a line quoted from a log
 
 # One rank, several ranks. {at}: function and place.
 _DOES: dict[Kind, tuple[str, str]] = {
@@ -106,10 +107,10 @@ def base(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def shown(text: str) -> str:
-    """A name from outside as a sentence can hold it: printable, and not too long."""
-    plain = "".join(char if char.isprintable() else "?" for char in text)
-    return plain if len(plain) <= MAX_NAMED else f"{plain[: MAX_NAMED - 1]}…"
+def shown(text: str, most: int = MAX_NAMED) -> str:
+    """Text from outside as a sentence can hold it: printable, and at most so many characters."""
+    plain = "".join(char if char.isprintable() else "?" for char in text[: most + 1])
+    return plain if len(plain) <= most else f"{plain[: most - 1]}…"
 
 
 def at(frame: Frame | None) -> str:

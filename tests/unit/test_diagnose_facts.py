@@ -1,0 +1,440 @@
+"""Verdicts from facts beside stacks: /proc, counters, RAS, logs, groups, what could not be captured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from snapshotter.stacks import rankset
+from snapshotter.stacks.groups import ParallelSizes
+from snapshotter.stacks.model import (
+    Counters,
+    Frame,
+    JobCapture,
+    KernelThread,
+    NcclFact,
+    NodeAnswer,
+    Process,
+    Sample,
+    Thread,
+)
+from snapshotter.stacks.premerge import digest_trees, premerge
+from snapshotter.stacks.report import analyse, analyse_digest, to_json
+from snapshotter.stacks.verdict import Verdict
+from tests.programs.dump_stacks import STACKS
+
+PER_NODE = 4
+
+
+def stack(name: str) -> tuple[Frame, ...]:
+    return tuple(Frame(f["name"], f["filename"], f["line"]) for f in reversed(STACKS[name]))
+
+
+def sample(name: str | tuple[Frame, ...], at: float = 0.0, **facts: Any) -> Sample:
+    frames = stack(name) if isinstance(name, str) else name
+    facts.setdefault("state", "S")
+    return Sample(at, "ok", threads=(Thread(1, "MainThread", 100, True, False, frames),), **facts)
+
+
+def twice(
+    name: str, later: str | None = None, *, cpu: float = 0.0, io: int = 0, switches: int = 0, **facts: Any
+):  # type: ignore[no-untyped-def]
+    """Two samples five seconds apart, in which the counters gained so much."""
+
+    def one(at: float, which: str, part: int) -> Sample:
+        counters = Counters(
+            cpu_seconds=10 + cpu * part, voluntary_switches=50 + switches * part, rchar=io * part
+        )
+        main = KernelThread(100, "python", facts.get("state", "S"), counters=counters)
+        return sample(which, at, counters=counters, kernel_threads=(main,), **facts)
+
+    return one(1000.0, name, 0), one(1005.0, later or name, 1)
+
+
+def trainer(rank: int, *samples: Sample, **fields: Any) -> Process:
+    fields.setdefault("outcome", "ok")
+    return Process(
+        100,
+        f"node-{rank // PER_NODE}",
+        "trainer",
+        rank,
+        local_rank=rank % PER_NODE,
+        world_size=8,
+        samples=samples,
+        **fields,
+    )
+
+
+def job(processes: list[Process], **answers: Any) -> JobCapture:
+    nodes = sorted({process.node for process in processes} | set(answers))
+    return JobCapture(
+        "job",
+        tuple(
+            NodeAnswer(
+                node,
+                "ok",
+                0,
+                0,
+                processes=tuple(p for p in processes if p.node == node),
+                **answers.get(node, {}),
+            )
+            for node in nodes
+        ),
+    )
+
+
+def waiting(*odd: Process, wait: str = "all_reduce") -> list[Process]:
+    """Eight ranks; all but the odd ones wait."""
+    ranks = {process.rank: process for process in odd}
+    return [ranks.get(rank) or trainer(rank, *twice(wait)) for rank in range(8)]
+
+
+def verdict(capture: JobCapture, **options: Any) -> Verdict:
+    return analyse(capture, at=0.0, **options).verdict
+
+
+def culprits(found: Verdict) -> tuple[bool | None, str, str, str]:
+    return found.hung, found.scope, found.cause, rankset.fold(found.culprit_ranks)
+
+
+def test_disk_sleep_is_storage_and_names_node_and_file_system() -> None:
+    blocked = {
+        "state": "D",
+        "wchan": "rpc_wait_bit_killable",
+        "kernel_stack": ("rpc_wait_bit_killable", "nfs_file_read"),
+    }
+    ranks = [trainer(rank, *twice("read", **blocked)) for rank in range(4, 8)]
+    found = verdict(job(waiting(*ranks)))
+    assert culprits(found) == (True, "local", "storage_io", "4-7")
+    assert found.culprit_nodes == ("node-1",)
+    assert found.headline == (
+        "Ranks 4-7, all of node node-1, load data in pread (blob.py:12), in uninterruptible sleep (NFS); "
+        "4 other ranks wait for them in all_reduce."
+    )
+    assert found.group == "node node-1"
+
+
+def test_disk_sleep_of_a_process_that_was_left_alone() -> None:
+    stuck = trainer(
+        5,
+        Sample(0.0, "uninterruptible", state="D", kernel_stack=("filemap_fault",)),
+        outcome="uninterruptible",
+    )
+    found = verdict(job(waiting(stuck)))
+    assert culprits(found) == (True, "local", "storage_io", "5")
+    assert rankset.fold(found.not_captured) == "5"
+
+
+def test_disk_sleep_of_a_worker_is_its_ranks_trouble() -> None:
+    worker = Process(300, "node-0", "dataloader", 2, "ok", worker=1, samples=twice("worker_busy", state="D"))
+    found = verdict(job([*waiting(trainer(2, *twice("loader"))), worker]))
+    assert culprits(found) == (True, "local", "storage_io", "2")
+    assert "DataLoader worker 1 (pid 300)" in found.headline
+
+
+def test_the_gpu_driver_is_no_storage() -> None:
+    stuck = trainer(
+        1, *twice("linear", state="D", wchan="os_acquire_rwlock_write", kernel_stack=("nvidia_ioctl",))
+    )
+    assert culprits(verdict(job(waiting(stuck)))) == (True, "local", "compute", "1")
+
+
+def test_a_glimpse_of_disk_sleep_is_none() -> None:
+    first, second = twice("all_reduce")
+    glimpsed = trainer(3, replace(first, state="D"), second)
+    assert culprits(verdict(job(waiting(glimpsed)))) == (True, "global", "communication", "")
+
+
+@pytest.mark.parametrize("state", ["T", "t"])
+@pytest.mark.parametrize("where", ["all_reduce", "linear"])
+def test_a_stopped_process(state: str, where: str) -> None:
+    found = verdict(job(waiting(trainer(6, *twice(where, state=state)))))
+    assert culprits(found) == (True, "local", "process_stopped", "6")
+    assert "stopped" in found.headline
+
+
+def test_all_stopped_names_nobody() -> None:
+    found = verdict(job([trainer(rank, *twice("all_reduce", state="T")) for rank in range(8)]))
+    assert culprits(found) == (True, "global", "process_stopped", "")
+
+
+def test_a_rank_without_process_on_a_node_that_answered() -> None:
+    ranks = [process for process in waiting() if process.rank != 5]
+    found = verdict(job(ranks, **{"node-1": {"expected_ranks": (5,)}}))
+    assert culprits(found) == (True, "local", "process_exit", "5")
+    assert found.culprit_nodes == ("node-1",)
+    assert rankset.fold(found.not_captured) == "5"
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        trainer(2, Sample(0.0, "gone"), outcome="gone"),
+        trainer(2, Sample(0.0, "error", state="Z"), outcome="error"),
+        trainer(2, sample("all_reduce"), Sample(5.0, "gone")),
+    ],
+)
+def test_a_process_that_ended(ended: Process) -> None:
+    assert culprits(verdict(job(waiting(ended))))[:3] == (True, "local", "process_exit")
+    assert rankset.fold(verdict(job(waiting(ended))).culprit_ranks) == "2"
+
+
+def test_a_job_that_ends_meanwhile_is_no_hang() -> None:
+    found = verdict(job([trainer(rank, sample("all_reduce"), Sample(5.0, "gone")) for rank in range(8)]))
+    assert found.hung is None
+    assert not found.culprit_ranks
+
+
+def test_a_node_that_did_not_answer() -> None:
+    nodes = job([process for process in waiting() if process.rank is not None and process.rank < 4]).nodes
+    silent = NodeAnswer("node-1", "unreachable", 0, 0, error="connection refused")
+    found = verdict(JobCapture("job", (*nodes, silent), world_size=8))
+    assert rankset.fold(found.culprit_ranks) == "4-7"
+    assert rankset.fold(found.not_captured) == "4-7"
+    assert found.cause == "unknown"
+
+
+def test_ranks_that_may_not_be_read_are_neither_healthy_nor_guilty() -> None:
+    denied = [trainer(rank, Sample(0.0, "denied", state="S"), outcome="denied") for rank in (6, 7)]
+    found = verdict(job(waiting(trainer(1, *twice("lock")), *denied)))
+    assert culprits(found) == (True, "local", "application", "1")
+    assert rankset.fold(found.not_captured) == "6-7"
+    assert not found.waiting_ranks & rankset.of([6, 7])
+    assert any(not e.supports and "not permitted" in e.text for e in found.evidence)
+
+
+def test_nothing_could_be_read() -> None:
+    found = verdict(job([trainer(rank, Sample(0.0, "denied"), outcome="denied") for rank in range(8)]))
+    assert (found.hung, found.scope, found.confidence) == (None, "undetermined", 0.0)
+    assert "not permitted" in found.headline
+
+
+def test_no_process_at_all() -> None:
+    found = verdict(JobCapture("job", (NodeAnswer("n", "unreachable", 0, 0),)))
+    assert (found.hung, found.scope) == (None, "undetermined")
+
+
+# --- two samples and counters
+
+
+def test_a_busy_loop_hangs_though_its_line_changes() -> None:
+    first, second = twice("busy", cpu=4.9, state="R")
+    moved = second.threads[0].frames
+    moved = (replace(moved[0], line=moved[0].line + 1), *moved[1:])
+    second = replace(second, threads=(replace(second.threads[0], frames=moved),))
+    report = analyse(job(waiting(trainer(3, first, second))), at=0.0)
+    assert culprits(report.verdict) == (True, "local", "application", "3")
+    assert next(p for p in report.process_infos if p.rank == 3).motion == "spinning"
+    assert any("used a processor all the time" in e.text for e in report.verdict.evidence)
+
+
+def test_a_retry_loop_that_does_nothing_hangs() -> None:
+    first, second = twice("sleep", cpu=0.001)
+    moved = second.threads[0].frames
+    moved = (replace(moved[0], line=moved[0].line + 2), *moved[1:])
+    second = replace(second, threads=(replace(second.threads[0], frames=moved),))
+    assert culprits(verdict(job(waiting(trainer(3, first, second))))) == (True, "local", "application", "3")
+
+
+def test_bytes_that_flow_are_progress_though_the_stack_stands() -> None:
+    found = verdict(job(waiting(trainer(0, *twice("save", io=40 << 20)), wait="barrier")))
+    assert culprits(found) == (False, "none", "checkpoint", "")
+    assert any("MB" in e.text for e in found.evidence)
+
+
+def test_waiters_that_keep_waking_belong_to_a_job_that_moves() -> None:
+    straggler = trainer(1, *twice("sleep", cpu=0.05, switches=25))
+    others = [trainer(rank, *twice("all_reduce", cpu=0.06, switches=30)) for rank in range(8) if rank != 1]
+    assert culprits(verdict(job([straggler, *others]))) == (False, "none", "none", "")
+
+
+def test_spinning_waiters_prove_nothing() -> None:
+    ranks = [trainer(rank, *twice("synchronize", cpu=5.0, state="R")) for rank in range(8)]
+    assert culprits(verdict(job(ranks))) == (True, "global", "communication", "")
+
+
+def test_a_waiting_loader_polls_and_does_not_move() -> None:
+    first, second = twice("loader")
+    shorter = second.threads[0].frames[1:]
+    second = replace(second, threads=(replace(second.threads[0], frames=shorter),))
+    found = verdict(job(waiting(trainer(4, first, second))))
+    assert culprits(found) == (True, "local", "data", "4")
+
+
+def test_native_code_of_a_module_computes_only_on_a_processor() -> None:
+    computing = trainer(2, *twice("native_in_module", cpu=5.0, state="R"))
+    locked = trainer(2, *twice("native_in_module", cpu=0.0, state="S"))
+    assert culprits(verdict(job(waiting(computing)))) == (True, "local", "compute", "2")
+    assert culprits(verdict(job(waiting(locked)))) == (True, "local", "application", "2")
+
+
+def test_two_still_samples_are_surer_than_one() -> None:
+    one = [trainer(rank, sample("lock" if rank == 1 else "all_reduce")) for rank in range(8)]
+    both = waiting(trainer(1, *twice("lock")))
+    assert verdict(job(both)).confidence > verdict(job(one)).confidence
+
+
+def test_a_stopped_rank_outweighs_a_few_that_still_move() -> None:
+    moving = trainer(0, *twice("linear", "conv", cpu=3.0))
+    found = verdict(job(waiting(moving, trainer(6, *twice("all_reduce", state="T")))))
+    assert culprits(found) == (True, "local", "process_stopped", "6")
+
+
+# --- NCCL and logs
+
+
+def test_ras_names_a_rank_where_stacks_cannot() -> None:
+    fact = NcclFact(
+        "behind", 3, "rank 3 has launched 41 AllReduce operations where others launched 42", alike=1, size=8
+    )
+    found = verdict(job(waiting(), **{"node-0": {"nccl_facts": (fact,)}, "node-1": {"nccl_facts": (fact,)}}))
+    assert culprits(found) == (True, "local", "communication", "3")
+    assert [e.text for e in found.evidence].count(fact.text) == 1
+
+
+def test_ras_does_not_blame_the_majority_or_a_rank_it_cannot_tell() -> None:
+    facts = (
+        *(NcclFact("behind", rank, f"rank {rank} is behind", alike=6, size=8) for rank in range(6)),
+        NcclFact("dead", None, "a process is dead"),
+        NcclFact("dead", 10**9, "a rank that cannot be"),
+    )
+    assert culprits(verdict(job(waiting(), **{"node-0": {"nccl_facts": facts}}))) == (
+        True,
+        "global",
+        "communication",
+        "",
+    )
+
+
+def test_ras_against_the_stacks_is_evidence_against() -> None:
+    fact = NcclFact("behind", 3, "rank 3 is behind", alike=1, size=8)
+    found = verdict(job(waiting(trainer(1, *twice("lock"))), **{"node-0": {"nccl_facts": (fact,)}}))
+    assert culprits(found) == (True, "local", "application", "1")
+    assert any(not e.supports and e.text == "rank 3 is behind" for e in found.evidence)
+
+
+def watchdog(rank: int, sequence: int) -> str:
+    return (
+        f"[rank{rank}]:[E1130 01:22:33.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective "
+        f"operation timeout: WorkNCCL(SeqNum={sequence}, OpType=ALLREDUCE, NumelIn=1) ran for 600000 milliseconds"
+    )
+
+
+def test_the_rank_that_did_not_time_out_is_behind() -> None:
+    lines = tuple(watchdog(rank, 42) for rank in range(8) if rank != 2)
+    found = verdict(job(waiting(), **{"node-0": {"job_log": lines}}))
+    assert culprits(found) == (True, "local", "communication", "2")
+
+
+def test_the_rank_that_enqueued_less_is_behind() -> None:
+    lines = tuple(
+        f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] Timeout at NCCL work: {41 if rank == 6 else 42}, "
+        f"last enqueued NCCL work: {41 if rank == 6 else 42}, last completed NCCL work: 40."
+        for rank in range(8)
+    )
+    assert culprits(verdict(job(waiting(), **{"node-0": {"job_log": lines}}))) == (
+        True,
+        "local",
+        "communication",
+        "6",
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank5]: Traceback (most recent call last):",
+        "[default1]:Traceback (most recent call last):",  # local rank 1 of node-1
+        "5: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "[1,5]<stderr>: Segmentation fault (core dumped)",
+    ],
+)
+def test_an_error_on_one_rank(line: str) -> None:
+    found = verdict(job(waiting(), **{"node-1": {"job_log": (line,)}}))
+    assert culprits(found) == (True, "local", "application", "5")
+
+
+def test_errors_everywhere_blame_nobody() -> None:
+    lines = tuple(f"[rank{rank}]: RuntimeError: Connection closed by peer" for rank in range(8))
+    assert culprits(verdict(job(waiting(), **{"node-0": {"job_log": lines}}))) == (
+        True,
+        "global",
+        "communication",
+        "",
+    )
+
+
+def test_kernel_log_of_the_culprits_node_supports() -> None:
+    answers = {
+        "node-0": {"kernel_log": ("nfs: server a not responding",)},
+        "node-1": {"kernel_log": ("NVRM: Xid 79",)},
+    }
+    found = verdict(job(waiting(trainer(5, *twice("linear"))), **answers))
+    lines = {e.text: e.supports for e in found.evidence if e.kind == "kernel_log"}
+    assert lines == {"node-0: nfs: server a not responding": False, "node-1: NVRM: Xid 79": True}
+
+
+# --- groups
+
+
+def test_smallest_group_that_explains() -> None:
+    stage = [trainer(rank, *twice("loader")) for rank in (2, 3)]
+    found = verdict(job(waiting(*stage)), sizes=ParallelSizes(tensor=2, pipeline=2))
+    assert found.group == "tensor-parallel group 1"
+    assert "all of tensor-parallel group 1" in found.headline
+
+
+def test_sizes_from_the_command_line() -> None:
+    line = "python pretrain.py --pipeline-model-parallel-size 4 --tensor-model-parallel-size=1"
+    ranks = [
+        replace(p, command_line=line) for p in waiting(*[trainer(rank, *twice("loader")) for rank in (4, 5)])
+    ]
+    assert verdict(job(ranks)).group == "pipeline stage 2"
+
+
+def test_same_gpu_of_every_node() -> None:
+    ranks = [trainer(rank, *twice("linear")) for rank in (1, 5)]
+    assert verdict(job(waiting(*ranks))).group == "GPU 1 of every node"
+
+
+def test_scattered_culprits_are_no_group() -> None:
+    ranks = [trainer(rank, *twice("linear")) for rank in (1, 6)]
+    assert verdict(job(waiting(*ranks))).group is None
+
+
+# --- threads and merging
+
+
+def test_main_thread_that_joins_is_followed_into_the_thread_that_works() -> None:
+    join = (Frame("join", "/usr/lib/python3.12/threading.py", 1149), Frame("main", "/home/ml/run.py", 9))
+
+    def joined(name: str) -> Sample:
+        threads = (
+            Thread(1, "MainThread", 100, False, False, join),
+            Thread(2, "trainer-0", 101, True, False, stack(name)),
+        )
+        return Sample(0.0, "ok", threads=threads, state="S")
+
+    ranks = [trainer(rank, joined("lock" if rank == 3 else "all_reduce")) for rank in range(8)]
+    assert culprits(verdict(job(ranks))) == (True, "local", "application", "3")
+
+
+def test_nodes_that_merged_themselves_give_the_same_report() -> None:
+    capture = job(waiting(trainer(1, *twice("lock"))), **{"node-1": {"job_log": (watchdog(3, 4),)}})
+    merged = analyse_digest(digest_trees([premerge(node) for node in capture.nodes]), job_id="job", at=0.0)
+    backwards = analyse_digest(
+        digest_trees([premerge(n) for n in reversed(capture.nodes)]), job_id="job", at=0.0
+    )
+    whole = analyse(capture, at=0.0)
+    assert to_json(merged) == to_json(whole)
+    assert merged.trees == whole.trees
+    assert backwards.trees == whole.trees
+    assert backwards.verdict.culprit_ranks == whole.verdict.culprit_ranks
+
+
+def test_a_merged_tree_that_does_not_fit_is_refused() -> None:
+    tree = premerge(job(waiting()).nodes[0])
+    with pytest.raises(ValueError, match="node-0"):
+        digest_trees([replace(tree, stacks=())])
