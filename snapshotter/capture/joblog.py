@@ -61,7 +61,7 @@ def troubles(procfs: ProcFS, processes: Sequence[TrainingProcess]) -> tuple[str,
 def _file(descriptor: str) -> tuple[int, int] | None:
     """Device and inode of the regular file that a descriptor refers to; None for everything else."""
     try:
-        info = os.stat(descriptor)  # noqa: PTH116  (a magic link: Path would resolve its text)
+        info = os.stat(descriptor)  # a magic link, whose text need not name the file
     except OSError:
         return None
     return (info.st_dev, info.st_ino) if stat.S_ISREG(info.st_mode) else None

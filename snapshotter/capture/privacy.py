@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 MASK = "***"
+_LONGEST = 16384  # characters of a command line
+_LONGEST_WORD = 4096
 
 # A name that ends in one of these words holds a secret; `--api-key`, `DB_PASSWORD`, `hf.token`, `authToken`.
 _SECRET_NAME = re.compile(
@@ -41,6 +43,11 @@ _ASSIGNMENT = re.compile(r"(?P<name>-{0,2}[A-Za-z_+][\w.+-]*)=(?P<value>.*)\Z", 
 _VALUE = r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s;&|]+)"
 _INNER_ASSIGNMENT = re.compile(r"(?P<name>(?<![\w./-])-{0,2}[A-Za-z_][\w.-]*)(?P<mark>=)" + _VALUE)
 _INNER_OPTION = re.compile(r"(?P<name>(?<![\w./-])--?[A-Za-z_][\w.-]*)(?P<mark>\s+)(?!--)" + _VALUE)
+# Members of JSON or YAML given as a word: `{"api_key": "…"}`.
+_INNER_MEMBER = re.compile(
+    r"(?P<name>(?P<quote>[\"']?)[A-Za-z_][\w.-]*(?P=quote))(?P<mark>\s*:\s*)"
+    r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;}\]]+)"
+)
 
 _ALLOWED = re.compile(
     r"RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_RANK|ROLE_NAME|ROLE_WORLD_SIZE"
@@ -65,10 +72,16 @@ def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def mask_command_line(words: Sequence[str]) -> str:
-    """The command line as one text, words joined by a space, secrets replaced by `***`."""
+    """The command line as one text, words joined by a space, secrets replaced by `***`, bounded in length."""
     masked: list[str] = []
     secret_follows = False
-    for word in words:
+    room = _LONGEST
+    for whole in words:
+        if room <= 0:
+            masked.append("…")
+            break
+        word = whole[:_LONGEST_WORD]
+        room -= len(word)
         if secret_follows and not word.startswith("--"):
             masked.append(MASK)
             secret_follows = False
@@ -87,6 +100,7 @@ def mask_word(word: str) -> str:
     word = _QUERY.sub(_mask_named, word)
     word = _HEADER.sub(lambda match: f"{match['name']}{MASK}", word)
     word = _BEARER.sub(lambda match: f"{match['scheme']} {MASK}", word)
+    word = _INNER_MEMBER.sub(_mask_inner, word)
     if any(mark in word for mark in " \t\n"):
         word = _INNER_ASSIGNMENT.sub(_mask_inner, word)
         word = _INNER_OPTION.sub(_mask_inner, word)
@@ -94,7 +108,7 @@ def mask_word(word: str) -> str:
 
 
 def _names_secret(name: str) -> bool:
-    bare = name.strip("-+?&;")
+    bare = name.strip("-+?&;\"'")
     return bool(_SECRET_NAME.search(bare)) and not _HARMLESS_NAME.search(bare)
 
 

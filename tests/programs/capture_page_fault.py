@@ -49,7 +49,7 @@ def serve(device: int) -> None:
 
 
 def touch(path: str) -> None:
-    with open(path, "rb") as file:  # noqa: PTH123
+    with open(path, "rb") as file:
         data = mmap.mmap(file.fileno(), SIZE, prot=mmap.PROT_READ)
         print(data[0])
 

@@ -31,6 +31,9 @@ SECRET = "s3cr3tV4lue"
         ["bash", "-c", f"python train.py --api-key {SECRET} --lr 1"],
         ["bash", "-c", f"python train.py --password '{SECRET} and more {SECRET}'"],
         ["train.py", f"hf_{SECRET * 2}"],
+        ["train.py", f'--config={{"api_key": "{SECRET}", "lr": 1}}'],
+        ["train.py", "--config", f"{{user: me, password: {SECRET}}}"],
+        ["train.py", f"logger.kwargs={{'auth-token': '{SECRET} x'}}"],
         ["train.py", f"--thing=ghp_{SECRET * 2}"],
         ["train.py", f"sk-{SECRET * 2}"],
     ],
@@ -50,6 +53,7 @@ def test_no_secret_is_left(words: list[str]) -> None:
         ["torchrun", "--nproc_per_node=8", "--rdzv-endpoint=host:29400", "train.py"],
         ["python", "-m", "pkg.train", "--data", "s3://bucket/data", "--url=http://host:80/x?y=1"],
         ["bash", "-c", "python train.py --steps 10 && echo done"],
+        ["train.py", '--config={"tokenizer": "gpt2", "image_key": "img", "lr": 1}', "a:b", "C:/x"],
         [
             "python",
             "-c",
@@ -63,6 +67,13 @@ def test_what_is_no_secret_stays(words: list[str]) -> None:
 
 def test_an_option_after_a_secret_option_is_no_value() -> None:
     assert mask_command_line(["x", "--token", "--lr", "1"]) == "x --token --lr 1"
+
+
+def test_endless_command_lines_are_cut() -> None:
+    masked = mask_command_line(["python", "x" * 100_000, *["--lr=1"] * 10_000])
+    assert len(masked) < 40_000
+    assert masked.startswith("python xxx")
+    assert masked.endswith(" …")
 
 
 @given(st.lists(st.text(), max_size=6))
