@@ -83,6 +83,8 @@ class Entry:
 
 _USER = Entry("user")
 
+_MOST_REMEMBERED = 1 << 16  # frames; a service sees new ones for as long as it lives
+
 
 @dataclass(slots=True)
 class Knowledge:
@@ -105,6 +107,8 @@ class Knowledge:
         key = (frame.name, frame.filename)
         found = self._known.get(key)
         if found is None:
+            if len(self._known) >= _MOST_REMEMBERED:
+                self._known.clear()
             found = self._known[key] = self._search(*key)
         return found
 
