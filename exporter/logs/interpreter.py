@@ -86,7 +86,10 @@ class Interpreter:
         series = self.chooser.get(key)
         if series is None:
             return [], False
-        values = [int(number.replace(b",", b"")) for number in numbers]
+        try:
+            values = list(map(int, numbers))
+        except ValueError:  # thousands are separated
+            values = [int(number.replace(b",", b"")) for number in numbers]
         moved = [number for number, _ in groupby(values)]
         if moved[0] == series.last:
             del moved[0]

@@ -18,6 +18,7 @@ from exporter.logs.reading import Reading
 _MOST = 8  # templates of one log
 _DRAFTS = 32
 _LONGEST = 4096  # bytes of a record that a template is made of
+_BEHIND = 4  # runs behind the iteration that must be alike; the rest of a record may vary
 _SAMPLES = 8  # after which the first of several like candidates is taken
 
 # A run is a number with its punctuation; bars and blanks may have any length; the rest is literal.
@@ -98,7 +99,8 @@ class Templates:
             self._templates.move_to_end(key)
             return
         parts = []
-        for index, (text, kind) in enumerate(tokens):
+        end = max(where, *fixed, 0) + _BEHIND
+        for index, (text, kind) in enumerate(tokens[: end + 1]):
             if index == where:
                 core = _CORE.search(text)
                 if core is None:
@@ -108,6 +110,7 @@ class Templates:
                 parts.append(_NUMBER)
             else:
                 parts.append(_BLANK if kind == "blank" else re.escape(text))
+        parts.append(_rest(b"".join(text for text, _ in tokens[end + 1 :])))
         self._templates[key] = Template(reading.series, b"".join(parts))
         if len(self._templates) > _MOST:
             self._templates.popitem(last=False)
@@ -146,6 +149,14 @@ class Templates:
             yield self._order[which - 1], run
         if position + 1 < len(data):
             yield data[position + 1 :]
+
+
+def _rest(text: bytes) -> bytes:
+    """What may follow: anything, but nothing behind the bracket that ends a bar, where others may have written."""
+    body = text.rstrip()
+    if body.endswith(b"]") and body.count(b"]") == 1:
+        return rb"[^\]\r\n]*+\] *+"
+    return rb"[^\r\n]*+" if text else b""
 
 
 def _skeleton(tokens: list[tuple[bytes, str | None]]) -> Iterator[bytes]:

@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 _SEARCH_SECONDS = 2.0
 _PATIENCE = 2.0  # seconds after which a read or a search counts as hanging
-_READ_SECONDS = 0.4  # of one poll that are spent on logs which have more to read
+_LONGEST_POLL = 10.0  # seconds for which a log that has more to read is read on
 _REMEMBERED = 1000
-_AT_ONCE = 8 << 20  # bytes of one log before the others have their turn
+_AT_ONCE = 4 << 20  # bytes of one log before the others have their turn
 
 
 @dataclass(slots=True)
@@ -88,14 +88,18 @@ class LogWatcher:
             followed.tracker.rules = self._rules(followed.job_id, followed.found.entry)
 
     def poll(self) -> None:
-        """Search where it is time to, read what came, publish."""
-        now = self._now()
-        self._look_around(now)
-        for one in self._followed.values():
-            if one.lane is not None and not one.lane.busy:
-                one.lane = None
-        self._read_all([one for one in self._followed.values() if one.lane is None], now)
-        self._publish(now)
+        """Search where it is time to, read what came, publish; again at once where a log has more to read."""
+        until = time.monotonic() + _LONGEST_POLL
+        more = True
+        while more:
+            now = self._now()
+            self._look_around(now)
+            for one in self._followed.values():
+                if one.lane is not None and not one.lane.busy:
+                    one.lane = None
+            more = self._read_all([one for one in self._followed.values() if one.lane is None], now)
+            self._publish(now)
+            more = more and time.monotonic() < until
 
     def _look_around(self, now: float) -> None:
         due = self._searched_at is None or not 0 <= now - self._searched_at < _SEARCH_SECONDS
@@ -183,21 +187,17 @@ class LogWatcher:
         if tracker.grew_at is not None and now - tracker.grew_at <= limit:
             followed.shown = True
 
-    def _read_all(self, logs: list[_Followed], now: float) -> None:
-        deadline = time.monotonic() + _READ_SECONDS
-        lane = self._reading
+    def _read_all(self, logs: list[_Followed], now: float) -> bool:
+        """Read every log; whether one had more than its share."""
+        lane, more = self._reading, False
 
         def read() -> None:
-            waiting = logs
-            while waiting and lane is self._reading:
-                more = []
-                for one in waiting:
-                    if lane is not self._reading:
-                        return
-                    self._at_hand, self._turn = one, self._turn + 1
-                    if one.tracker.poll(now, _AT_ONCE):
-                        more.append(one)
-                waiting = more if time.monotonic() < deadline else []
+            nonlocal more
+            for one in logs:
+                if lane is not self._reading:
+                    return
+                self._at_hand, self._turn = one, self._turn + 1
+                more |= one.tracker.poll(now, _AT_ONCE)
 
         done = not logs or lane.run(read, self._patience)
         while not done:
@@ -205,7 +205,8 @@ class LogWatcher:
             done = lane.wait(self._patience)
             if not done and turn == self._turn and self._at_hand is not None:
                 self._left_behind(self._at_hand)
-                return  # those behind it have their turn at the next poll
+                return True  # those behind it have their turn with the new thread
+        return more
 
     def _left_behind(self, one: _Followed) -> None:
         """A read that hangs keeps its thread; the others get a new one."""
