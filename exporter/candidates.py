@@ -17,6 +17,7 @@ from exporter.rankmodel import Candidate
 
 RECHECKS = 100  # foreign processes looked at again in one scan, at most
 _SETTLED = 10.0  # seconds after which a process has the name it will keep
+_SUSPECT = 5.0  # seconds between two looks at what multiprocessing started
 _SOONEST, _LATEST = 2.0, 300.0  # seconds between two looks at a process; in between a quarter of its age
 
 
@@ -41,6 +42,7 @@ class _Foreign:
     ppid: int
     name: str
     python: bool
+    due: float = 0.0  # when to look at it again
     miss: str | None = None
     denied: bool = False  # its environment is not ours to read
     command_line: tuple[str, ...] = ()
@@ -65,7 +67,7 @@ class CandidateReader:
         self._inspector = Inspector(procfs, node)
         self._known: dict[int, _Known] = {}
         self._foreign: dict[int, _Foreign] = {}
-        self._due: list[tuple[float, int, int]] = []  # when, pid, inode: foreign processes to look at again
+        self._due: list[tuple[float, int]] = []  # when, pid: foreign processes to look at again
         self._boot_time = procfs.boot_time() or 0.0
         self._last = Look()
 
@@ -147,33 +149,33 @@ class CandidateReader:
         ]
         changed = False
         for stat, inode in sorted(stats, key=lambda one: (one[0].start_ticks, one[0].pid)):  # parents first
-            changed |= self._inspect(stat, inode, now)
+            changed |= self._inspect(stat, inode, now) or self._foreign_miss(stat.pid)
         return changed
+
+    def _foreign_miss(self, pid: int) -> bool:
+        foreign = self._foreign.get(pid)
+        return foreign is not None and foreign.miss is not None
 
     def _recheck(self, now: float) -> bool:
         changed = False
         for _ in range(RECHECKS):
             if not self._due or self._due[0][0] > now:
                 break
-            _, pid, inode = heapq.heappop(self._due)
+            due, pid = heapq.heappop(self._due)
             foreign = self._foreign.get(pid)
-            if foreign is None or foreign.inode != inode:
-                continue
+            if foreign is None or foreign.due != due:
+                continue  # gone, or planned anew
             stat = self._procfs.stat(pid)
             if isinstance(stat, Unreadable):
                 continue
             if foreign.python or stat.comm != foreign.name or stat.ppid != foreign.ppid:
-                del self._foreign[pid]
-                had_miss = foreign.miss
-                changed |= self._inspect(stat, inode, now)
-                again = self._foreign.get(pid)
-                changed |= (again.miss if again else None) != had_miss
+                changed |= self._inspect(stat, foreign.inode, now) or self._foreign[pid].miss != foreign.miss
             else:
-                self._again(pid, inode, stat.start_ticks, now)
+                self._again(pid, stat.start_ticks, now)
         return changed
 
     def _inspect(self, stat: Stat, inode: int, now: float, *, wanted: bool = False) -> bool:
-        """Read a process for the first time, or anew; whether it became a candidate or nearly did.
+        """Read a process for the first time, or anew; whether it became a candidate.
 
         `wanted`: it is one for the sake of its children.
         """
@@ -182,11 +184,11 @@ class CandidateReader:
         self._foreign[pid] = foreign
         if stat.kernel_thread or stat.state in "ZX":
             return False
-        self._again(pid, inode, stat.start_ticks, now)
+        self._again(pid, stat.start_ticks, now)
         if (stat.state == "D" or stat.num_threads > 1) and self._procfs.page_fault(pid):
             foreign.python = True  # so that it is read in full once the fault is over
             foreign.miss = "is in a page fault: reading its environment could block for ever"
-            return True
+            return False
         reading = self._inspector.read(stat, settled=self._age(stat.start_ticks, now) >= _SETTLED)
         if reading is None:
             return False
@@ -194,7 +196,8 @@ class CandidateReader:
         if not wanted and not self._matters(candidate, stat.ppid):
             foreign.python, foreign.command_line = candidate.python, candidate.command_line
             foreign.miss, foreign.denied = reading.miss, reading.denied
-            return foreign.miss is not None
+            self._again(pid, stat.start_ticks, now)
+            return False
         file = self._procfs.open_stat(pid, pid)
         if isinstance(file, Unreadable):
             return False
@@ -273,8 +276,14 @@ class CandidateReader:
         stat = self._procfs.stat(pid)
         return 0 if isinstance(stat, Unreadable) else stat.ppid
 
-    def _again(self, pid: int, inode: int, start_ticks: int, now: float) -> None:
-        heapq.heappush(self._due, (now + self._pause(start_ticks, now), pid, inode))
+    def _again(self, pid: int, start_ticks: int, now: float) -> None:
+        """Plan the next look at a foreign process; what multiprocessing started may soon turn out a rank."""
+        foreign = self._foreign[pid]
+        pause = self._pause(start_ticks, now)
+        if foreign.python and roles.is_multiprocessing_child(foreign.command_line):
+            pause = min(pause, _SUSPECT)
+        foreign.due = now + pause
+        heapq.heappush(self._due, (foreign.due, pid))
 
     def _pause(self, start_ticks: int, now: float) -> float:
         return min(_LATEST, max(_SOONEST, self._age(start_ticks, now) / 4))
