@@ -44,8 +44,8 @@ class Site:
         manifest, files = writer.build(
             request, capture.nodes, analysed, started_at=now + 0.3, finished_at=now + 6.8
         )
-        size = services.store.put(manifest.capture_id, files)
-        services.index.adopt(manifest, size)
+        services.store.put(manifest.capture_id, files)
+        services.index.adopt(manifest, services.store.size(manifest.capture_id))
         return manifest.capture_id
 
 

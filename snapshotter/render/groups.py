@@ -69,6 +69,14 @@ def frame_line(function: str, filename: str, line: int, short: str | None = None
     )
 
 
+def split_function(text: str) -> tuple[str, str]:
+    """`name file:line` in two; names of native functions and paths may have spaces of their own."""
+    at = text.find(" /")
+    if at < 0:
+        at = text.rfind(" ")
+    return (text[:at], text[at + 1 :]) if at >= 0 else (text, "")
+
+
 def shorten(path: str) -> str:
     """The last three parts of a long path: `core/pipeline_parallel/schedules.py`."""
     parts = path.split("/")
@@ -77,7 +85,7 @@ def shorten(path: str) -> str:
 
 def _line(frame: str | Mapping[str, Any]) -> FrameLine:
     if isinstance(frame, str):
-        function, _, path = frame.partition(" ")
+        function, path = split_function(frame)
         filename, _, line = path.rpartition(":")
         return frame_line(function, filename or path, int(line) if line.isdecimal() else 0)
     return frame_line(

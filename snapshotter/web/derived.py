@@ -18,7 +18,8 @@ from snapshotter.render.graph import Graph
 from snapshotter.render.missing import Missing, of_manifest
 from snapshotter.stacks.model import NodeAnswer
 from snapshotter.web.merging import merge
-from snapshotter.web.view.functions import Function, ProcessRow, functions, processes
+from snapshotter.web.view.functions import Function, ProcessRow, SourcedStat, Stat, functions, processes
+from snapshotter.web.view.stacks import Roster, processes_of, roster
 
 T = TypeVar("T")
 
@@ -38,6 +39,21 @@ class Head(msgspec.Struct, frozen=True):
             "equivalence_classes": self.equivalence_classes,
             "process_infos": self.process_infos,
         }
+
+
+class _Stats(msgspec.Struct):
+    function_stats: list[Stat] = []
+
+
+class _SourcedStats(msgspec.Struct):
+    function_stats: list[SourcedStat] = []
+
+
+def _decode(data: bytes, wanted: type[T], capture_id: str) -> T:
+    try:
+        return msgspec.json.decode(data, type=wanted)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BundleError(f"{capture_id}/report.json: not a report: {error}") from error
 
 
 class Derived:
@@ -61,7 +77,12 @@ class Derived:
         return self._once(capture_id, "head", lambda: self._head(capture_id))
 
     def functions(self, capture_id: str) -> tuple[Function, ...]:
-        return self._once(capture_id, "functions", lambda: functions(self.bundle(capture_id).report()))
+        """The function statistics. Raises NotFound where the analysis failed."""
+        return self._once(capture_id, "functions", lambda: self._functions(capture_id))
+
+    def roster(self, capture_id: str) -> Roster:
+        """Who can be chosen in the Stacks tab, with or without an analysis."""
+        return self._once(capture_id, "roster", lambda: self._roster(capture_id))
 
     def processes(self, capture_id: str) -> tuple[ProcessRow, ...]:
         return self._once(capture_id, "processes", lambda: processes(self.head(capture_id) or {}))
@@ -111,15 +132,23 @@ class Derived:
                     homes[rank] = entry.node
         return of_manifest(manifest.targets, manifest.nodes, self.head(capture_id), homes)
 
+    def _functions(self, capture_id: str) -> tuple[Function, ...]:
+        data = self.bundle(capture_id).report_bytes()
+        stats = _decode(data, _Stats, capture_id).function_stats
+        if any(one.ranks is None for one in stats):
+            return functions(_decode(data, _SourcedStats, capture_id).function_stats)
+        return functions(stats)
+
+    def _roster(self, capture_id: str) -> Roster:
+        head = self.head(capture_id)
+        return roster(head if head is not None else processes_of(self.manifest(capture_id).targets))
+
     def _head(self, capture_id: str) -> dict[str, Any] | None:
         try:
             data = self.bundle(capture_id).report_bytes()
         except NotFound:
             return None
-        try:
-            return msgspec.json.decode(data, type=Head).as_dict()
-        except msgspec.DecodeError as error:
-            raise BundleError(f"{capture_id}/report.json: not a report: {error}") from error
+        return _decode(data, Head, capture_id).as_dict()
 
     def _once(self, capture_id: str, what: str, compute: Callable[[], T]) -> T:
         """The value, computed once however many ask for it at the same time."""

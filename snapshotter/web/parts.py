@@ -84,7 +84,7 @@ def stacks(capture_id: str) -> ResponseReturnValue:
     record = find(capture_id)
     if waiting := without_bundle(record):
         return waiting
-    head = derived().head(capture_id) or choosing.processes_of(derived().manifest(capture_id).targets)
+    roster, head = derived().roster(capture_id), derived().head(capture_id) or {"verdict": {}}
     args = request.args
     choice = choosing.Choice(
         worker=args.get("worker", ""),
@@ -102,10 +102,12 @@ def stacks(capture_id: str) -> ResponseReturnValue:
     matching: tuple[choosing.Found, ...] = ()
     beside: choosing.Found | None = None
     try:
-        matching = choosing.found(head, choice)
+        matching = choosing.found(roster.processes, choice)
         if choice.beside:
             role = choice.role if choice.role in ("", "trainer") else "trainer"
-            other = choosing.found(head, choosing.Choice(ranks=choice.beside, role=role or "trainer"))
+            other = choosing.found(
+                roster.processes, choosing.Choice(ranks=choice.beside, role=role or "trainer")
+            )
             beside = other[0] if other else None
             problem = "" if other else f"No rank {choice.beside} was captured."
     except ValueError as error:
@@ -123,9 +125,9 @@ def stacks(capture_id: str) -> ResponseReturnValue:
         record,
         choice=choice,
         problem=problem,
-        workers=choosing.workers(head),
-        gpus=choosing.distinct(head, "GpuID"),
-        roles=choosing.distinct(head, "Role"),
+        workers=roster.workers,
+        gpus=roster.gpus,
+        roles=roster.roles,
         threads=choosing.thread_names(processes),
         samples=max((view.samples for view in views), default=1),
         found=matching,

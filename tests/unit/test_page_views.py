@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.imaginary import imaginary_job
 from snapshotter.bundle.index import CaptureRecord
 from snapshotter.bundle.schema import CaptureRequest, VerdictSummary, new_capture_id
 from snapshotter.render import graph, verdict, words
-from snapshotter.render.groups import groups
+from snapshotter.render.groups import groups, split_function
 from snapshotter.stacks import report
 from snapshotter.stacks.model import Frame
 from snapshotter.web.view import functions, listing, moved, nccl, people, stacks
@@ -110,14 +111,9 @@ def test_a_culprit_without_a_process_stands_as_itself() -> None:
 
 
 def test_function_statistics_fold_sources_to_ranks() -> None:
-    stats = [
-        {
-            "function": "wait /a b/threading.py:655",
-            "count": 4,
-            "sources": ["n-1-rank0", "n-1-rank1.dataloader-0", "launcher-7"],
-        }
-    ]
-    (one,) = functions.functions({"function_stats": stats})
+    sources = ("n-1-rank0", "n-1-rank1.dataloader-0", "launcher-7")
+    stat = functions.SourcedStat("wait /a b/threading.py:655", 4, sources=sources)
+    (one,) = functions.functions([stat])
     assert (one.name, one.path, one.ranks, one.others) == (
         "wait",
         "/a b/threading.py:655",
@@ -126,8 +122,21 @@ def test_function_statistics_fold_sources_to_ranks() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("wait /usr/lib/x.py:6", ("wait", "/usr/lib/x.py:6")),
+        ("void f(int, long) /usr/lib/libtorch.so", ("void f(int, long)", "/usr/lib/libtorch.so")),
+        ("<module> <string>:1", ("<module>", "<string>:1")),
+        ("alone", ("alone", "")),
+    ],
+)
+def test_function_and_place_are_parted(text: str, parts: tuple[str, str]) -> None:
+    assert split_function(text) == parts
+
+
 def test_functions_are_found_and_sorted(analysed: dict) -> None:
-    rows = functions.functions(analysed)
+    rows = functions.functions(msgspec.convert(analysed["function_stats"], list[functions.Stat]))
     found = functions.pick_functions(rows, query="INDEXED", sort="count", page=1)
     assert [one.name for one in found.rows] == ["read"]
     rare = functions.pick_functions(rows, query="", sort="rare", page=1)
@@ -149,8 +158,8 @@ def test_processes_are_found_by_ranks_names_and_outcome(analysed: dict) -> None:
 
 
 def test_pages_of_rows() -> None:
-    page = functions.cut(range(250), 3)
-    assert (list(page.rows), page.number, page.pages, page.total) == (list(range(200, 250)), 3, 3, 250)
+    page = functions.cut(range(120), 3)
+    assert (list(page.rows), page.number, page.pages, page.total) == (list(range(100, 120)), 3, 3, 120)
     assert functions.cut([], 5).pages == 1
 
 
@@ -160,11 +169,13 @@ def test_the_first_choice_is_a_culprit_beside_a_waiting_rank(analysed: dict) -> 
 
 
 def test_processes_chosen_by_worker_and_gpu(analysed: dict) -> None:
-    by_node = stacks.found(analysed, stacks.Choice(worker="gpu-node-2", gpu="3", role="trainer"))
-    by_pod = stacks.found(analysed, stacks.Choice(worker="llama-worker-2", gpu="3"))
+    by_node = stacks.found(
+        stacks.roster(analysed).processes, stacks.Choice(worker="gpu-node-2", gpu="3", role="trainer")
+    )
+    by_pod = stacks.found(stacks.roster(analysed).processes, stacks.Choice(worker="llama-worker-2", gpu="3"))
     assert [one.rank for one in by_node] == [one.rank for one in by_pod] == [19]
     with pytest.raises(ValueError, match="'x'"):
-        stacks.found(analysed, stacks.Choice(ranks="x"))
+        stacks.found((), stacks.Choice(ranks="x"))
 
 
 def test_two_stacks_side_by_side_mark_what_differs() -> None:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from snapshotter.render.groups import shorten
+import msgspec
+
+from snapshotter.render.groups import shorten, split_function
 from snapshotter.stacks import rankset
 from snapshotter.web.view.people import state_words
 
-PAGE = 100
+PAGE = 50
 
 T = TypeVar("T")
 
@@ -37,7 +39,6 @@ class Function:
     short: str
     count: int
     ranks: str
-    rank_count: int
     others: tuple[str, ...]  # sources without a rank
 
 
@@ -56,35 +57,48 @@ class ProcessRow:
     state: str
 
 
-def functions(report: Mapping[str, Any]) -> tuple[Function, ...]:
-    """`function_stats` in its order, sources folded to ranks."""
+class Stat(msgspec.Struct, frozen=True):
+    """An entry of `function_stats` without its sources, which are most of a report."""
+
+    function: str
+    count: int = 0
+    ranks: str | None = None  # None: a report of another program, which has sources alone
+
+
+class SourcedStat(Stat, frozen=True):
+    """The whole entry."""
+
+    sources: tuple[str, ...] = ()
+
+
+def functions(stats: Iterable[Stat]) -> tuple[Function, ...]:
+    """Rows in the order of the report; where an entry has sources alone, these are folded to ranks."""
     known: dict[str, int | None] = {}
-    return tuple(_function(one, known) for one in report.get("function_stats", ()))
+    return tuple(_function(one, known) for one in stats)
 
 
-def _function(one: Mapping[str, Any], known: dict[str, int | None]) -> Function:
-    name, _, path = str(one.get("function", "")).partition(" ")
+def _function(one: Stat, known: dict[str, int | None]) -> Function:
+    name, path = split_function(one.function)
+    ranks = one.ranks
+    others: tuple[str, ...] = ()
+    if ranks is None:
+        ranks, others = _fold_sources(one.sources if isinstance(one, SourcedStat) else (), known)
+    return Function(name, path, shorten(path), one.count, ranks, others)
+
+
+def _fold_sources(sources: Iterable[str], known: dict[str, int | None]) -> tuple[str, tuple[str, ...]]:
     ranks: set[int] = set()
     others: list[str] = []
-    for source in one.get("sources", ()):
-        if source in known:
-            rank = known[source]
-        else:
+    for source in sources:
+        if source not in known:
             match = _SOURCE.search(source)
-            rank = known[source] = int(match[1]) if match and int(match[1]) <= rankset.MAX_RANK else None
+            known[source] = int(match[1]) if match and int(match[1]) <= rankset.MAX_RANK else None
+        rank = known[source]
         if rank is None:
             others.append(source)
         else:
             ranks.add(rank)
-    return Function(
-        name=name,
-        path=path,
-        short=shorten(path),
-        count=int(one.get("count", 0)),
-        ranks=rankset.fold(rankset.of(ranks)),
-        rank_count=len(ranks),
-        others=tuple(others),
-    )
+    return rankset.fold(rankset.of(ranks)), tuple(others)
 
 
 FUNCTION_SORTS = {

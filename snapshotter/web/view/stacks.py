@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,16 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Roster:
+    """All processes of a capture, and the values of the menus. `workers`: node, text with its pods."""
+
+    processes: tuple[Found, ...]
+    workers: tuple[tuple[str, str], ...]
+    gpus: tuple[str, ...]
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadView:
     """One thread: frames innermost first; `differing` of them, from the innermost, are not in the other."""
 
@@ -74,12 +84,34 @@ class ProcessView:
     pause_seconds: float | None
 
 
-def found(report: Mapping[str, Any], choice: Choice) -> tuple[Found, ...]:
+def roster(report: Mapping[str, Any]) -> Roster:
+    """All processes of a report, and what the menus offer, each in its natural order."""
+    processes = tuple(map(_found, report.get("process_infos", ())))
+    pods: dict[str, dict[str, None]] = {}
+    for one in processes:
+        of_node = pods.setdefault(one.node, {})
+        if one.pod:
+            of_node[one.pod] = None
+    workers = tuple(
+        (node, f"{node} · {', '.join(list(names)[:2])}" if names else node)
+        for node, names in pods.items()
+        if node
+    )
+    gpus = sorted({one.gpu for one in processes if one.gpu}, key=_numbers_first)
+    roles = sorted({one.role for one in processes if one.role})
+    return Roster(processes, workers, tuple(gpus), tuple(roles))
+
+
+def _numbers_first(text: str) -> tuple[bool, int, str]:
+    return (not text.isdecimal(), int(text) if text.isdecimal() else 0, text)
+
+
+def found(processes: Iterable[Found], choice: Choice) -> tuple[Found, ...]:
     """The processes that match. Raises ValueError for ranks that cannot be read."""
     ranks = rankset.parse(choice.ranks.replace(",", "/").replace(" ", "")) if choice.ranks else None
     return tuple(
         one
-        for one in map(_found, report.get("process_infos", ()))
+        for one in processes
         if (not choice.worker or choice.worker in (one.node, one.pod))
         and (not choice.gpu or one.gpu == choice.gpu)
         and (not choice.role or one.role == choice.role)
@@ -95,28 +127,6 @@ def processes_of(targets: Sequence[Target]) -> dict[str, Any]:
         for one in targets
     ]
     return {"verdict": {}, "process_infos": rows}
-
-
-def workers(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(value, text) of the worker menu: each node with its pods, in the order of its lowest rank."""
-    pods: dict[str, dict[str, None]] = {}
-    for one in report.get("process_infos", ()):
-        of_node = pods.setdefault(str(one.get("Node") or ""), {})
-        if one.get("PodName"):
-            of_node[str(one["PodName"])] = None
-    return [
-        (node, f"{node} · {', '.join(list(names)[:2])}" if names else node)
-        for node, names in pods.items()
-        if node
-    ]
-
-
-def distinct(report: Mapping[str, Any], key: str) -> list[str]:
-    """The values of one field of all processes, numbers in their order."""
-    values = {str(one[key]) for one in report.get("process_infos", ()) if one.get(key) not in (None, "")}
-    return sorted(
-        values, key=lambda value: (not value.isdecimal(), int(value) if value.isdecimal() else 0, value)
-    )
 
 
 def first_choice(report: Mapping[str, Any]) -> Choice:
