@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
@@ -43,9 +44,10 @@ def render_svg(graph: Graph, *, title: str = "", sample: int | None = None, main
     number = graph.samples - 1 if sample is None else sample
     top = _MARGIN
     parts: list[str] = []
-    if title:
-        parts.append(_text(_MARGIN, top + 14, title, size=15, weight=600))
-        top += 28
+    for line in textwrap.wrap(title, 125)[:4]:
+        parts.append(_text(_MARGIN, top + 14, line, size=15, weight=600))
+        top += 21
+    top += 7 if title else 0
     parts.extend(_legend(top))
     top += 26
     for line in _not_captured(graph):
