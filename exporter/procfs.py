@@ -5,8 +5,7 @@ as the kernel shows some files to the owner or to root alone. /proc/PID/environ,
 lock of the target's memory map: of a process stuck in a page fault they may never return, so ask
 `page_fault()` first where the process may be in state D. stat, status, io, wchan and stack take no such lock.
 """
-# ruff: noqa: PTH110, PTH115, PTH208
-# (thousands of reads a scan: plain strings and os calls cost a third of what Path does)
+# Thousands of files are read in a scan: plain strings and os calls cost a third of what Path does.
 
 from __future__ import annotations
 
