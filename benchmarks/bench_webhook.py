@@ -92,7 +92,7 @@ def measure(kind: str, rate: int, seconds: int) -> tuple[Results, int]:
         port = int(process.stdout.readline())
         results = Results()
         lock = threading.Lock()
-        senders = 16
+        senders = 8
         start = time.monotonic() + 0.5
         threads = [
             threading.Thread(
@@ -115,8 +115,14 @@ def send(port: int, numbers: range, rate: int, start: float, results: Results, l
     for number in numbers:
         due = start + number / rate
         time.sleep(max(0.0, due - time.monotonic()))
-        connection.request("POST", "/api/v1/alerts", notification(number, numbers[-1]), headers)
-        answer = connection.getresponse()
+        body = notification(number, numbers[-1])
+        try:
+            connection.request("POST", "/api/v1/alerts", body, headers)
+            answer = connection.getresponse()
+        except OSError:  # the server closed the kept connection just then; Alertmanager tries again too
+            connection.close()
+            connection.request("POST", "/api/v1/alerts", body, headers)
+            answer = connection.getresponse()
         answer.read()
         took = time.monotonic() - due
         with lock:

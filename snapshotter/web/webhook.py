@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, request
+import msgspec
+from flask import Blueprint, Response, request
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import RequestEntityTooLarge
 
@@ -37,7 +38,7 @@ def alerts() -> ResponseReturnValue:
     return answer, status
 
 
-def _take(given: services.Services) -> tuple[dict[str, object], int]:
+def _take(given: services.Services) -> tuple[Response, int]:
     given.auth.require(request)
     try:
         body = request.get_data(cache=False)
@@ -49,4 +50,5 @@ def _take(given: services.Services) -> tuple[dict[str, object], int]:
     accepted = given.tasks.notify(reading, who(request)) if reading.jobs else None
     ids = [one.capture_id for one in accepted.requests] if accepted is not None else []
     stored = accepted is not None and accepted.changed
-    return {"captures": ids, "ignored_alerts": reading.ignored}, 202 if stored else 200
+    answer = msgspec.json.encode({"captures": ids, "ignored_alerts": reading.ignored})
+    return Response(answer, content_type="application/json"), 202 if stored else 200
