@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 SCAN_SECONDS = 1.0
 LOG_SECONDS = 0.5
 SAMPLE_SECONDS = 1.0
-GPU_SECONDS = 10.0
+GPU_SECONDS = 30.0
 NCCL_SECONDS = 5.0
 """How often the NCCL reader looks whether a job is due; how often a job is asked is configured."""
 
@@ -66,12 +66,12 @@ class Service:
         self._node = node_name(self._config)
         self._gpus = GpuReader(gpus.load())
         self._finder = self._make_finder()
-        self._scan = self._finder.scan()
+        self._finder.poll()
         self._logs = LogWatcher(self._config, self._procfs, self.scan)
         self._sampler = ProcessSampler(self._procfs, self.scan)
         self._nccl = NcclWatcher(self._config.nccl, self._procfs, self.scan)
         self._readers = (
-            Background("scan", self._rescan, SCAN_SECONDS),
+            Background("scan", lambda: self._finder.poll(), SCAN_SECONDS),
             Background("logs", self._logs.poll, LOG_SECONDS),
             Background("processes", self._sampler.poll, SAMPLE_SECONDS),
             Background("gpus", self._gpus.poll, GPU_SECONDS),
@@ -98,7 +98,7 @@ class Service:
 
     def scan(self) -> Scan:
         """The training processes of the node as they were last found."""
-        return self._scan
+        return self._finder.latest
 
     def start(self) -> None:
         for reader in self._readers:
@@ -135,15 +135,14 @@ class Service:
             log.error("the old configuration stays in force: %s", error)
 
     def _make_finder(self) -> RankFinder:
-        return RankFinder(
+        finder = RankFinder(
             self._procfs,
             node=self._node,
             job_id=self._config.identity.job_id,
             gpus=lambda: self._gpus.latest,
         )
-
-    def _rescan(self) -> None:
-        self._scan = self._finder.scan()
+        finder.poll()  # so that nobody sees a node without jobs for a moment
+        return finder
 
     def _health(self) -> tuple[Health, ...]:
         return tuple(reader.health for reader in self._readers)
