@@ -17,6 +17,7 @@ MISSING = "missing"  # the reason of ranks without any process
 
 # A main thread that only waits for another thread of its process: that one does the work.
 _JOINS = frozenset({"join", "_wait_for_tstate_lock"})
+_OPERATORS = frozenset({"forward", "backward", "__call__", "apply"})
 _BACKGROUND = ("pin_memory", "QueueFeeder", "tqdm", "wandb", "Heartbeat", "monitor", "heartbeat")
 
 
@@ -68,6 +69,9 @@ class Case:
     not_captured: tuple[NotCaptured, ...]
     absent: RankSet  # ranks that a node said should run there, without a process
     activity: Callable[[Stack], Activity]
+    read: list[RankView]  # the views of captured ranks, ascending
+    waiting: RankSet  # captured ranks that wait for others
+    compared: RankSet  # ranks of which two samples could be compared
 
     @classmethod
     def of(cls, digest: Digest, *, world_size: int | None, knowledge: Knowledge) -> Case:
@@ -84,7 +88,8 @@ class Case:
         for view in ranks.values():
             _look(view, activity)
         seen = rankset.of(list(ranks))
-        captured = rankset.of([rank for rank, view in ranks.items() if view.read])
+        read = [view for _, view in sorted(ranks.items()) if view.read]
+        captured = rankset.of([view.rank for view in read])
         expected = [rank for answer in digest.nodes for rank in answer.expected_ranks]
         absent = rankset.of([rank for rank in expected if 0 <= rank <= rankset.MAX_RANK]) & ~seen
         world = _world(digest, seen | absent, world_size)
@@ -104,6 +109,9 @@ class Case:
             not_captured=combine_not_captured(missing, captured),
             absent=absent,
             activity=activity,
+            read=read,
+            waiting=rankset.of([view.rank for view in read if view.now.waits]),
+            compared=rankset.of([view.rank for view in read if view.motion != "unknown"]),
         )
 
     @property
@@ -113,7 +121,10 @@ class Case:
 
     def views(self, ranks: RankSet | None = None) -> Iterator[RankView]:
         """The views of these ranks, of all that were read by default."""
-        for rank in rankset.members(self.captured if ranks is None else ranks):
+        if ranks is None or ranks == self.captured:
+            yield from self.read
+            return
+        for rank in rankset.members(ranks):
             view = self.ranks.get(rank)
             if view is not None:
                 yield view
@@ -121,16 +132,6 @@ class Case:
     def where(self, test: Callable[[RankView], bool]) -> RankSet:
         """The ranks whose process is known, read or not, that pass the test."""
         return rankset.of([rank for rank, view in self.ranks.items() if test(view)])
-
-    @property
-    def waiting(self) -> RankSet:
-        """Captured ranks that wait for others."""
-        return rankset.of([view.rank for view in self.views() if view.now.waits])
-
-    @property
-    def compared(self) -> RankSet:
-        """Ranks of which two samples could be compared."""
-        return rankset.of([view.rank for view in self.views() if view.motion != "unknown"])
 
 
 def _by_rank(digest: Digest) -> dict[int, RankView]:
@@ -190,7 +191,10 @@ def _computes(trainer: ProcessFacts) -> bool:
     share = trainer.delta.cpu_share if trainer.delta else None
     if share is not None:
         return share >= SPINNING_SHARE
-    return trainer.state == "R" if trainer.state else trainer.active
+    if trainer.state:
+        return trainer.state == "R"
+    # py-spy's word alone: believed of what modules do themselves, not of what they call.
+    return trainer.active and trainer.stack[0].name.rsplit(".", 1)[-1] in _OPERATORS
 
 
 def _world(digest: Digest, seen: RankSet, world_size: int | None) -> RankSet:

@@ -210,8 +210,10 @@ class Digester:
         """The stacks of a process already added, by its number."""
         facts = self.digest.processes[number]
         main = main_thread(threads, facts.pid)
-        intern = self.intern
-        shape = (facts.role, *[(t.thread_name, t is main, id(intern(t.frames))) for t in threads])
+        known_stack, intern = self._same.get, self.intern
+        stacks = [known_stack(id(thread.frames)) or intern(thread.frames) for thread in threads]
+        names = [thread.thread_name for thread in threads]
+        shape = (facts.role, -1 if main is None else threads.index(main), *names, *map(id, stacks))
         known = self._shapes.get(shape)
         if known is None:
             known = self._shapes[shape] = self._shape(facts.role, threads, main)

@@ -278,7 +278,7 @@ TEARDOWN = (
         _stdlib("multiprocessing", "atexit", "weakref"),
         r"_exit_function|_run_exitfuncs|_exitfunc|_run_finalizers",
     ),
-    Entry("garbage", "", r"__del__|gc_collect|collect_garbage|_?run_gc\w*|manual_gc\w*"),
+    Entry("garbage", "", r"__del__|\w*(?:gc_collect|collect_gc|garbage)\w*|_?(?:\w+_)?gc(?:_\w+)?"),
 )
 
 STORAGE = (

@@ -20,6 +20,7 @@ VAGUE: frozenset[Kind] = frozenset({"user", "compute", "plumbing", "lock", "netw
 PRESUMED = (
     0.75  # such a part of all ranks in one vague place is taken to wait, even where others wait plainly
 )
+LARGE = 0.2  # such a part of all ranks in one vague place is a large group
 FEW = 8  # an odd group counts as few if it is at most one in so many ranks
 
 _PRIORITY: tuple[Cause, ...] = (
@@ -82,17 +83,20 @@ def _usual(case: Case, ranks: RankSet) -> Activity:
 
 
 def _presumed_waiting(case: Case, own: RankSet, waiting: RankSet) -> RankSet:
-    """The one large group in a vague place, if structure says that it waits."""
+    """The large groups in vague places, if structure says that they wait: they are nearly all, but for a few."""
     places: dict[tuple[str, str], RankSet] = {}
     for view in case.views(own):
         if view.now.kind in VAGUE:
             places[view.now.place] = places.get(view.now.place, 0) | 1 << view.rank
-    largest = max(places.values(), key=int.bit_count, default=rankset.EMPTY)
     total = case.captured.bit_count()
-    if largest == case.captured or largest.bit_count() < 2:
+    large = rankset.union(ranks for ranks in places.values() if ranks.bit_count() > max(1, LARGE * total))
+    rest = own & ~large
+    if not large or large == case.captured:
         return rankset.EMPTY
-    needed = PRESUMED * total if waiting else total / 2
-    enough = largest.bit_count() >= needed if waiting else largest.bit_count() > needed
+    if rest and rest.bit_count() * FEW <= max(FEW, total):
+        return large
+    largest = max(places.values(), key=int.bit_count)
+    enough = largest.bit_count() >= PRESUMED * total if waiting else largest.bit_count() > total / 2
     return largest if enough else rankset.EMPTY
 
 

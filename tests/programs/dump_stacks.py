@@ -200,6 +200,14 @@ WAITING = {  # for other ranks
         get S/ray/_private/worker.py:2700
         Worker.get_objects S/ray/_private/worker.py:840
     """,
+    "own_push": """
+        @train
+        Link.push A/fabric/link.py:31
+    """,
+    "own_pull": """
+        @train
+        Link.pull A/fabric/link.py:47
+    """,
     "own_ring": """
         @train
         RingGroup.exchange A/fabric/ring.py:140
@@ -407,6 +415,11 @@ WORKING = {  # on their own: name -> (cause, stack)
         "data",
         "<module> A/train.py:401\nmain A/train.py:345\nbuild_dataset A/corpus/build.py:30\nsort_documents A/corpus/build.py:55",
     ),
+    "helper_in_module": (
+        "application",
+        "@forward\nModule._call_impl S/torch/nn/modules/module.py:1789\nGate.forward A/moe/gate.py:20\npick A/moe/gate.py:44",
+    ),
+    "gc": ("application", "@train\nmaybe_gc_collect A/engine/memory.py:8"),
     "own_spin": (
         "application",
         "@train\nRebalancer.plan A/fabric/rebalance.py:210\nRebalancer.search A/fabric/rebalance.py:250",

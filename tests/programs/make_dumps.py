@@ -102,7 +102,7 @@ def scenarios(ranks: int) -> dict[str, Scenario]:
         # --- nobody waits
         **{f"global-{name}": _global(name, CAUSES[name]) for name in WORKING},
         # --- all wait
-        **{f"symmetric-{name}": _global(name, "communication") for name in WAITING if name != "own_ring"},
+        **{f"symmetric-{name}": _global(name, "communication") for name in WAITING if not name.startswith("own_")},
         "symmetric-pipeline": Scenario(
             lambda r, s: "pipe_send" if r < half else "pipe_recv", True, "global", "communication"
         ),
@@ -116,6 +116,15 @@ def scenarios(ranks: int) -> dict[str, Scenario]:
         "mismatch-destroy": _local(one, "destroy", "backward", "communication"),
         "mismatch-site": _local(one, "all_reduce_later", "all_reduce", "communication"),
         "unknown-fabric": _local(one, "own_spin", "own_ring"),
+        "unknown-links": Scenario(
+            lambda r, s: "own_spin" if r in one else ("own_push" if r < half else "own_pull"),
+            True, "local", "application", frozenset(one),
+        ),
+        "unknown-among-known": Scenario(
+            lambda r, s: "plain_lock" if r in one else ("own_pull" if r < half else "backward"),
+            True, "local", "application", frozenset(one),
+        ),
+        "lock-holder": _local(one, "getitem", "filelock"),
         "missing-rank": Scenario(lambda r, s: "all_reduce", True, "local", "unknown", absent, absent),
         "missing-node": Scenario(lambda r, s: "backward", True, "local", "unknown", lost_node, lost_node),
         "missing-and-working": Scenario(
