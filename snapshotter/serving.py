@@ -140,8 +140,11 @@ class _Capture:
         self._capturer = capturer
 
     def __call__(self, request: CaptureRequest, progress: Progress) -> tuple[NodeAnswer, ...]:
+        newest: dict[str, str] = {}
+
         def tell(step: Step) -> None:
-            progress(f"{step.node}: {step.stage}: {step.done} of {step.total}")
+            newest[step.node] = f"{step.node}: {step.stage}: {step.done} of {step.total}"
+            progress("\n".join(newest.values()))
 
         return self._capturer.capture(
             request.job_id,
