@@ -21,7 +21,7 @@ from functools import cache, partial
 
 import msgspec
 
-from snapshotter.bundle.schema import AlertInfo
+from snapshotter.bundle.schema import AlertInfo, storable
 from snapshotter.errors import BadRequest
 from snapshotter.incidents import AlertEvent
 
@@ -29,8 +29,6 @@ MAX_JOB_ID = 1024
 _MAX_VALUE = 2000  # characters of a label or annotation that are kept
 _MAX_PAIRS = 64  # labels or annotations of an alert that are kept
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# What neither PostgreSQL's text nor UTF-8 can hold.
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class Alert(msgspec.Struct, frozen=True, rename="camel"):
@@ -136,11 +134,6 @@ def read(notification: Notification, alertnames: Iterable[str]) -> Reading:
 @cache
 def _pattern(globs: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(fnmatch.translate, globs)) or r"(?!)")
-
-
-def storable(text: str) -> str:
-    """The text without what a database or UTF-8 cannot hold; U+FFFD stands in its place."""
-    return _UNSTORABLE.sub("\ufffd", text)
 
 
 def unix_seconds(text: str) -> float | None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from snapshotter import incidents
-from snapshotter.alertmanager import MAX_JOB_ID, JobAlerts, Reading, storable
+from snapshotter.alertmanager import MAX_JOB_ID, JobAlerts, Reading
 from snapshotter.audit import audit
 from snapshotter.bundle.index import Index
-from snapshotter.bundle.schema import CaptureRequest, new_capture_id
+from snapshotter.bundle.schema import CaptureRequest, new_capture_id, storable
 from snapshotter.bundle.store import BundleStore
 from snapshotter.config import Config
 from snapshotter.errors import BadRequest, CannotStore

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from snapshotter.bundle import records
 from snapshotter.bundle.database import captures, incidents, lock_jobs, metadata, open_engine, storing
 from snapshotter.bundle.records import CaptureRecord, CaptureState
-from snapshotter.bundle.schema import CaptureRequest, Manifest
+from snapshotter.bundle.schema import CaptureRequest, Manifest, storable
 from snapshotter.errors import CannotStore
 from snapshotter.incidents import Incident
 
@@ -175,7 +175,7 @@ class Index:
         """Newest first; `before` is the id of the last capture of the page before."""
         query = sa.select(captures).order_by(captures.c.id.desc()).limit(limit)
         if job_id is not None:
-            query = query.where(captures.c.job_id == job_id)
+            query = query.where(captures.c.job_id == storable(job_id))
         if before is not None:
             query = query.where(captures.c.id < before)
         return self._records(query)
@@ -196,7 +196,7 @@ class Index:
     def latest(self, job_id: str) -> CaptureRecord | None:
         """The newest capture of the job that is not still waiting or running, else the newest at all."""
         finished = captures.c.state.in_(("done", "failed"))
-        query = sa.select(captures).where(captures.c.job_id == job_id)
+        query = sa.select(captures).where(captures.c.job_id == storable(job_id))
         query = query.order_by(sa.case((finished, 1), else_=0).desc(), captures.c.id.desc()).limit(1)
         return next(iter(self._records(query)), None)
 

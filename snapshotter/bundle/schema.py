@@ -28,6 +28,8 @@ Trigger = Literal["alert", "manual", "schedule"]
 # What became of a capture: of all processes a stack; of some; no process was there; nothing could be taken.
 CaptureOutcome = Literal["complete", "partial", "empty", "failed"]
 
+# What neither PostgreSQL's text nor UTF-8 can hold.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _CAPTURE_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{12}\Z", re.ASCII)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _FILE = re.compile(
@@ -155,6 +157,11 @@ def file_stem(node: str) -> str:
     if not readable[0].isalnum():
         readable = "node" + readable
     return f"{readable}~{hashlib.sha256(node.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+
+
+def storable(text: str) -> str:
+    """The text without what a database or UTF-8 cannot hold; U+FFFD stands in its place."""
+    return _UNSTORABLE.sub("\ufffd", text)
 
 
 def verdict_summary(report: dict[str, Any]) -> VerdictSummary:

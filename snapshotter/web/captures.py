@@ -14,7 +14,6 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.wsgi import wrap_file
 
 from snapshotter import services
-from snapshotter.alertmanager import storable
 from snapshotter.bundle import schema
 from snapshotter.bundle.index import CaptureRecord
 from snapshotter.bundle.reader import Bundle, open_bundle
@@ -62,9 +61,7 @@ def show_list() -> ResponseReturnValue:
     if before is not None and not schema.is_capture_id(before):
         raise BadRequest("before: not a capture id")
     job_id = request.args.get("job_id")
-    found = services.current().index.list(
-        job_id=None if job_id is None else storable(job_id), before=before, limit=limit + 1
-    )
+    found = services.current().index.list(job_id=job_id, before=before, limit=limit + 1)
     page = found[:limit]
     return {
         "captures": [record_json(one) for one in page],

@@ -76,6 +76,9 @@ def test_what_is_stored_comes_back(url: str) -> None:
         decisions.save([incident])
     record = index.get(asked.capture_id)
     assert record is not None and record.request == asked
+    assert index.latest(asked.job_id) == record
+    assert index.latest("no\0such") is None
+    assert index.list(job_id="no\ud800such") == ()
     assert index.open_incidents() == (incident,)
     assert index.hand_out(10, 1.0) == (asked.capture_id,)
     assert index.hand_out(10, 1.0) == ()
