@@ -9,7 +9,7 @@ from snapshotter.stacks import rankset
 from snapshotter.stacks.activity import NOTHING, Activity, as_computing, classify
 from snapshotter.stacks.digest import Digest, ProcessFacts, Stack
 from snapshotter.stacks.knowledge import Knowledge
-from snapshotter.stacks.motion import SPINNING_SHARE, Comparison, Delta, Motion, motion_of
+from snapshotter.stacks.motion import Comparison, Delta, Motion, motion_of
 from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.tree import NotCaptured, combine_not_captured
 
@@ -188,11 +188,10 @@ def _working_thread(trainer: ProcessFacts, activity: Callable[[Stack], Activity]
 
 def _computes(trainer: ProcessFacts) -> bool:
     """Is the main thread on a processor, as far as is known?"""
-    share = trainer.delta.cpu_share if trainer.delta else None
-    if share is not None:
-        return share >= SPINNING_SHARE
-    if trainer.state:
-        return trainer.state == "R"
+    if trainer.delta is not None and trainer.delta.cpu_share is not None:
+        return trainer.delta.busy
+    if trainer.states:
+        return _always(trainer, "R")
     # py-spy's word alone: believed of what modules do themselves, not of what they call.
     return trainer.active and trainer.stack[0].name.rsplit(".", 1)[-1] in _OPERATORS
 

@@ -11,6 +11,7 @@ from snapshotter.stacks.model import Counters, Frame, Sample
 Motion = Literal["progressing", "spinning", "frozen", "unknown"]
 
 SPINNING_SHARE = 0.5  # of the time between the samples on a processor
+CROWDED_SHARE = 0.05  # the same for a thread that was runnable each time: others may want the processor, too
 IDLE_SHARE = 0.02
 IO_BYTES = 1 << 20  # less than this between two samples is background noise: heartbeats, trackers
 SWITCHES_PER_SECOND = 3.0  # a thread that waits for one thing wakes less often
@@ -28,6 +29,7 @@ class Delta:
     cpu_seconds: float | None = None  # of the main thread, else of the process
     io_bytes: int | None = None
     switches: int | None = None  # voluntary, of the main thread, else of the process
+    runnable: bool = False  # the main thread was in state R in both samples
     moving_threads: tuple[str, ...] = ()  # names of other threads whose stacks changed
 
     @property
@@ -36,6 +38,12 @@ class Delta:
         if self.cpu_seconds is None or not self.seconds:
             return None
         return self.cpu_seconds / self.seconds
+
+    @property
+    def busy(self) -> bool:
+        """Did the main thread want a processor all the time?"""
+        share = self.cpu_share
+        return share is not None and share >= (CROWDED_SHARE if self.runnable else SPINNING_SHARE)
 
     @property
     def wakes(self) -> bool:
@@ -57,6 +65,7 @@ def delta_of(first: Sample, second: Sample, pid: int, moving_threads: tuple[str,
         cpu_seconds=_gain(before.cpu_seconds, after.cpu_seconds),
         io_bytes=_io(first.counters, second.counters),
         switches=_whole(_gain(before.voluntary_switches, after.voluntary_switches)),
+        runnable=first.state == second.state == "R",
         moving_threads=moving_threads,
     )
 
@@ -102,7 +111,7 @@ def motion_of(pair: Comparison) -> Motion:
     it nor moves bytes (a retry loop).
     """
     share = pair.delta.cpu_share
-    busy = share is not None and share >= SPINNING_SHARE
+    busy = pair.delta.busy
     flows = pair.delta.io_bytes is not None and pair.delta.io_bytes >= IO_BYTES
     if _same_place(pair):
         if flows and not pair.now.waits:

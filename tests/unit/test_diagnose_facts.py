@@ -264,9 +264,10 @@ def test_a_waiting_loader_polls_and_does_not_move() -> None:
 
 
 def test_native_code_of_a_module_computes_only_on_a_processor() -> None:
-    computing = trainer(2, *twice("native_in_module", cpu=5.0, state="R"))
+    for cpu in (5.0, 0.6):  # alone on its processor, and crowded
+        computing = trainer(2, *twice("native_in_module", cpu=cpu, state="R"))
+        assert culprits(verdict(job(waiting(computing)))) == (True, "local", "compute", "2")
     locked = trainer(2, *twice("native_in_module", cpu=0.0, state="S"))
-    assert culprits(verdict(job(waiting(computing)))) == (True, "local", "compute", "2")
     assert culprits(verdict(job(waiting(locked)))) == (True, "local", "application", "2")
 
 
