@@ -34,7 +34,7 @@ REPORT: dict[str, Any] = {
         "headline": "Rank 3 is stuck.",
     },
 }
-ID = schema.new_capture_id(1_796_001_753.5)
+ID = "20261130T012233Z-8006f4e3356a"
 _memory = count()
 
 
