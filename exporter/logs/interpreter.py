@@ -79,25 +79,29 @@ class Interpreter:
         """Another run has begun in the same log."""
         self.phase, self.finished_by, self.crashed, self.declared = Phase.STARTING, None, False, None
 
-    def skim(self, key: str, numbers: list[bytes]) -> tuple[list[int], bool]:
-        """Take records of a known series at once; gives the numbers that moved it on, and whether it counts."""
+    def skim(self, key: str, numbers: list[bytes] | range) -> tuple[int, int | None, bool]:
+        """Take records of a known series at once.
+
+        Gives how many moved it on, the first number that did, and whether the series counts.
+        """
         self.records += len(numbers)
         self.last_record = self.records
         series = self.chooser.get(key)
         if series is None:
-            return [], False
-        try:
-            values = list(map(int, numbers))
-        except ValueError:  # thousands are separated
-            values = [int(number.replace(b",", b"")) for number in numbers]
-        moved = [number for number, _ in groupby(values)]
-        if moved[0] == series.last:
-            del moved[0]
+            return 0, None, False
+        values = numbers if isinstance(numbers, range) else _integers(numbers)
+        moved = values if isinstance(values, range) else [number for number, _ in groupby(values)]
+        moved = moved[1:] if moved[0] == series.last else moved
         self.chooser.skim(series, values, self.records)
         counts = key in self.chooser.accepted()
         if moved and counts and self.finished_by is None:
             self.phase = Phase.TRAINING
-        return moved, counts
+        return len(moved), moved[0] if moved else None, counts
+
+    def standing(self, key: str) -> int | None:
+        """The newest number of a series."""
+        series = self.chooser.get(key)
+        return None if series is None else series.last
 
     def _progress(self, reading: Reading, record: Record) -> tuple[Series, bool]:
         known = self.chooser.get(reading.series)
@@ -145,6 +149,13 @@ class Interpreter:
         if self.phase is not Phase.EVALUATING or series.outside_evaluation:
             return True
         return not any(one.outside_evaluation and self._counts(one) for one in self.chooser.series)
+
+
+def _integers(numbers: list[bytes]) -> list[int]:
+    try:
+        return list(map(int, numbers))
+    except ValueError:  # thousands are separated
+        return [int(number.replace(b",", b"")) for number in numbers]
 
 
 def _is_last(reading: Reading) -> bool:

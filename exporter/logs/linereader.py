@@ -55,7 +55,7 @@ class RecordSplitter:
         if self._after_return and data.startswith(b"\n"):
             data = data[1:]
         self._after_return = data.endswith(b"\r")
-        if b"\r\n" in data:
+        if b"\r" in data and b"\n" in data and b"\r\n" in data:
             data = data.replace(b"\r\n", b"\n")
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if not end:

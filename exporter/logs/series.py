@@ -8,12 +8,15 @@ number, are taken at their word; the others are judged by how they move beside t
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from exporter.logs.reading import Form, Reading
 
 _MOST = 256  # series of one log that are remembered
 _OTHER_UNIT = 8  # times the advance of the strong series beyond which a bar counts something else
+_YOUNG = 64  # records of a log in which every one may change what counts
+_NOW_AND_THEN = 16
 _RECURRED = 3  # records after which a weak series may count
 _BARS = (Form.BAR, Form.OPEN_BAR)
 
@@ -91,14 +94,13 @@ class Chooser:
     def observe(self, reading: Reading, record: int, *, evaluating: bool, closed: bool) -> Series:
         """Take a reading that may be training's into its series."""
         one = self._series.get(reading.series)
-        self._seen += 1
-        if one is None or self._seen < 64 or not self._seen % 16:
-            self._stale = True
+        self._age()
         if one is None:
             one = self._series[reading.series] = Series(
                 reading.series, reading.form, reading.strong, reading.named, reading.total, self._started
             )
             self._started += 1
+            self._stale = True
             if len(self._series) > _MOST:
                 self._series.popitem(last=False)
         else:
@@ -144,9 +146,11 @@ class Chooser:
             if outer is not None and outer.last == mark and (outer.total is None or mark < outer.total):
                 one.inside[key] = one.inside.get(key, 0) + 1
 
-    def skim(self, one: Series, numbers: list[int], record: int) -> None:
+    def skim(self, one: Series, numbers: Sequence[int], record: int) -> None:
         """Many records of a known series at once; `record` is the last one's number."""
-        if one.form in _BARS and (numbers[-1] == one.total or numbers != sorted(numbers)):
+        self._age()
+        turns = numbers[-1] == one.total or numbers[0] < (one.last or 0) or not _grows(numbers)
+        if one.form in _BARS and (turns or one.last is None):
             for number in numbers:
                 self._advance(one, number)
         elif one.last is None or numbers[-1] > one.last:
@@ -158,6 +162,11 @@ class Chooser:
         one.outside_evaluation += len(numbers)
         if one.strong and one.form is Form.KEYED:
             self._refer(one.last, len(numbers))
+
+    def _age(self) -> None:
+        """Judge again at the next question: every time in the beginning, then now and then."""
+        self._seen += 1
+        self._stale |= self._seen < _YOUNG or not self._seen % _NOW_AND_THEN
 
     def _advance(self, one: Series, number: int) -> None:
         """The number that a record of the series shows."""
@@ -193,10 +202,13 @@ class Chooser:
                 bar.beside += records
                 bar.reference_advance = advance or bar.reference_advance
 
-    @property
-    def keyed(self) -> bool:
-        """Whether there are records that name their counter, so that bars are judged beside them."""
-        return self._strong_records > 0
+    def settled(self) -> frozenset[str]:
+        """Keys of the series that count whatever moves beside them: named counters, or a bar that is alone."""
+        bars = sum(one.form in _BARS for one in self._series.values())
+        alone = bars == 1 and not self._strong_records
+        return frozenset(
+            key for key in self.accepted() if alone or self._series[key].form not in (*_BARS, Form.EPOCH)
+        )
 
     def accepted(self) -> frozenset[str]:
         """Keys of the series that count as training's, by all that was seen so far."""
@@ -281,6 +293,10 @@ class Chooser:
             return set()
         longest = max(repeated, key=lambda one: (one.total or 0, -one.number))
         return {one.key for one in repeated if one is not longest}
+
+
+def _grows(numbers: Sequence[int]) -> bool:
+    return isinstance(numbers, range) or numbers == sorted(numbers)
 
 
 def _recurs(one: Series) -> bool:

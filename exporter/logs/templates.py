@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from exporter.logs.numbers import count
-from exporter.logs.reading import Reading
+from exporter.logs.reading import Form, Reading
 
 _MOST = 8  # templates of one log
 _DRAFTS = 32
 _LONGEST = 4096  # bytes of a record that a template is made of
 _BEHIND = 4  # runs behind the iteration that must be alike; the rest of a record may vary
+_EVEN = 32  # records from which on it is worth while to see whether they are evenly spaced
 _SAMPLES = 8  # after which the first of several like candidates is taken
 
 # A run is a number with its punctuation; bars and blanks may have any length; the rest is literal.
@@ -44,6 +45,7 @@ class Template:
 
     series: str
     pattern: bytes
+    anchor: bytes  # stands in each of its records once, hardly ever in others
 
 
 class Templates:
@@ -99,22 +101,34 @@ class Templates:
             self._templates.move_to_end(key)
             return
         parts = []
+        # A bar at 0 was drawn before its first iteration.
+        number = rb"(\d[\d,]*+)" if reading.form is Form.KEYED else rb"([1-9][\d,]*+)"
         end = max(where, *fixed, 0) + _BEHIND
         for index, (text, kind) in enumerate(tokens[: end + 1]):
             if index == where:
                 core = _CORE.search(text)
                 if core is None:
                     return
-                parts += [re.escape(text[: core.start()]), rb"(\d[\d,]*+)", re.escape(text[core.end() :])]
+                parts += [re.escape(text[: core.start()]), number, re.escape(text[core.end() :])]
             elif kind == "number" and index not in fixed:
                 parts.append(_NUMBER)
             else:
                 parts.append(_BLANK if kind == "blank" else re.escape(text))
         parts.append(_rest(b"".join(text for text, _ in tokens[end + 1 :])))
-        self._templates[key] = Template(reading.series, b"".join(parts))
+        body = b"".join(text for text, _ in tokens)
+        between = b"".join(b"\0" if kind == "number" else text for text, kind in tokens[: end + 1]).split(
+            b"\0"
+        )
+        unique = [text for text in (one.strip() for one in between) if text and body.count(text) == 1]
+        anchor = max(unique, key=len, default=b"\0")  # none: such records are counted one by one
+        self._templates[key] = Template(reading.series, b"".join(parts), anchor)
         if len(self._templates) > _MOST:
             self._templates.popitem(last=False)
         self._all = None
+
+    def know(self, record: bytes) -> bool:
+        """Whether a record is of a shape that is known."""
+        return bool(self._templates) and self._compiled().match(b"\n" + record) is not None
 
     def keep(self, series: frozenset[str]) -> None:
         """Forget the shapes of all other series."""
@@ -122,21 +136,31 @@ class Templates:
             del self._templates[key]
             self._all = None
 
-    def skim(self, records: bytes) -> Iterator[tuple[Template, list[bytes]] | bytes]:
-        """In order: iterations of known records that follow each other, and the records between that are unknown."""
+    def _compiled(self) -> re.Pattern[bytes]:
         if self._all is None:
             self._order = tuple(reversed(self._templates.values()))
-            anyone = b"|".join(one.pattern for one in self._order)
-            self._all = re.compile(b"[\\r\\n](?:" + anyone + b")(?=[\\r\\n])")
+            every = b"|".join(one.pattern for one in self._order)
+            self._all = re.compile(b"[\\r\\n](?:" + every + b")(?=[\\r\\n])")
+        return self._all
+
+    def skim(self, records: bytes) -> Iterator[tuple[Template, list[bytes] | range] | bytes]:
+        """In order: iterations of known records that follow each other, and the records between that are unknown."""
+        every = self._compiled()
         data = b"\n" + records
         if len(self._order) == 1:
-            found = self._all.findall(data)
-            if len(found) == records.count(b"\n") + records.count(b"\r"):
-                yield self._order[0], found
+            known = self._order[0]
+            lines = records.count(b"\n") + records.count(b"\r")
+            even = self._even(known, data, lines)
+            if even is not None:
+                yield known, even
+                return
+            found = every.findall(data)
+            if len(found) == lines:
+                yield known, found
                 return
         run: list[bytes] = []
         which, position = 0, 0
-        for match in self._all.finditer(data):
+        for match in every.finditer(data):
             index = match.lastindex or 0
             if run and (index != which or match.start() != position):
                 yield self._order[which - 1], run
@@ -149,6 +173,21 @@ class Templates:
             yield self._order[which - 1], run
         if position + 1 < len(data):
             yield data[position + 1 :]
+
+    def _even(self, known: Template, data: bytes, lines: int) -> range | None:
+        """The iterations, where every record is a known one and each goes on by the same amount.
+
+        What most logs are most of the time: two records tell it then, and a count of the words they all have.
+        """
+        if lines < _EVEN or data.count(known.anchor) != lines:
+            return None
+        every = self._compiled()
+        start = max(data.rfind(b"\n", 0, len(data) - 1), data.rfind(b"\r", 0, len(data) - 1))
+        first, last = every.match(data), every.match(data, start)
+        if first is None or last is None or b"," in first[1] + last[1]:
+            return None
+        stride, odd = divmod(int(last[1]) - int(first[1]), lines - 1)
+        return None if odd or stride < 1 else range(int(first[1]), int(last[1]) + 1, stride)
 
 
 def _rest(text: bytes) -> bytes:

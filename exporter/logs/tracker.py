@@ -27,7 +27,6 @@ FROM_BEGINNING = 8 << 20
 _BACK = 64 << 10
 _FURTHEST_BACK = 16 << 20
 _SKIMMED = 4 << 10  # bytes that came at once from which on known records are counted together
-_READ_AT_LEAST = 2 << 10  # bytes at the end of those that are read record by record
 _TROUBLES = 200
 _LONGEST_TROUBLE = 500  # characters
 
@@ -169,12 +168,8 @@ class Tracker:
         records = splitter.whole(piece.data)
         if not self._templates:
             records = self._learn(records, at, counting=counting)
-        rest = len(records) - _READ_AT_LEAST
-        cut = max(records.rfind(b"\n", 0, max(0, rest)), records.rfind(b"\r", 0, max(0, rest))) + 1
-        if cut:
-            self._skim(records[:cut], at, counting=counting)
-        for record in records[cut:].splitlines(keepends=True):
-            self._take(splitter.bounded(record), at, counting=counting)
+        if records:
+            self._skim(records, at, counting=counting)
 
     def _learn(self, records: bytes, at: float, *, counting: bool) -> bytes:
         """Read record by record until a shape is known; gives what is left."""
@@ -187,7 +182,7 @@ class Tracker:
         return records[position:]
 
     def _skim(self, records: bytes, at: float, *, counting: bool) -> None:
-        self._templates.keep(self._interpreter.chooser.accepted())
+        self._templates.keep(self._interpreter.chooser.settled())
         if not self._templates:
             for record in records.splitlines(keepends=True):
                 self._take(self._splitter.bounded(record), at, counting=counting)
@@ -198,11 +193,11 @@ class Tracker:
                     self._take(self._splitter.bounded(record), at, counting=counting)
                 continue
             template, numbers = found
-            moved, counts = self._interpreter.skim(template.series, numbers)
+            moved, first, counts = self._interpreter.skim(template.series, numbers)
             if moved and counts:
                 self._progress.moved(at, timed=counting)
-                self._iterations += counting * (len(moved) - (moved[0] == self._last_iteration))
-                self._last_iteration = moved[-1]
+                self._iterations += counting * (moved - (first == self._last_iteration))
+                self._last_iteration = self._interpreter.standing(template.series)
 
     def _take(self, record: bytes, at: float, *, counting: bool) -> None:
         observation = self._interpreter.feed(record)
@@ -233,8 +228,7 @@ class Tracker:
         reading = observation.reading
         if reading is None:
             return
-        # Bars beside named counters are judged record by record.
-        if reading.form is Form.KEYED or not self._interpreter.chooser.keyed:
+        if not self._templates.know(record) and reading.series in self._interpreter.chooser.settled():
             self._templates.learn(record, reading)
         self._progress.moved(at, timed=counting)
         if reading.iteration is None or reading.iteration != self._last_iteration:
