@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from snapshotter.stacks.model import Frame, NodeAnswer, Outcome, Process, Role, Sample
-from snapshotter.stacks.motion import Delta, Motion, delta_of
+from snapshotter.stacks.motion import Delta, Motion, delta_of, spinning_threads
 
 UNNAMED = "unknown"
 
@@ -149,6 +149,7 @@ class Digester:
         self._same: dict[int, Stack] = {}
         self._distinct: dict[Stack, Stack] = {}
         self._others: dict[tuple[tuple[str, int], ...], tuple[tuple[str, Stack], ...]] = {}
+        self._motions: dict[tuple[tuple[str, Motion], ...], tuple[tuple[str, Motion], ...]] = {}
         self._groups: dict[tuple[Role, str, bool, int], StackGroup] = {}
         self._shapes: dict[tuple[object, ...], _Shape] = {}
 
@@ -203,8 +204,9 @@ class Digester:
         self.add_threads(number, sample.threads)
         last = process.samples[-1]
         if last is not sample and last.outcome == "ok" and last.threads:
-            moving = self.compare(number, sample.threads, last.threads)
-            facts.delta = delta_of(sample, last, facts.pid, moving)
+            spinning = spinning_threads(sample, last)
+            threads = self.compare(number, sample.threads, last.threads, spinning)
+            facts.delta = delta_of(sample, last, facts.pid, threads)
 
     def add_threads(self, number: int, threads: Sequence[ThreadLike]) -> None:
         """The stacks of a process already added, by its number."""
@@ -232,21 +234,28 @@ class Digester:
         )
 
     def compare(
-        self, number: int, threads: Sequence[ThreadLike], later: Sequence[ThreadLike]
-    ) -> tuple[str, ...]:
-        """Note the main thread's stack in the second sample; names of the other threads that moved."""
+        self,
+        number: int,
+        threads: Sequence[ThreadLike],
+        later: Sequence[ThreadLike],
+        spinning: frozenset[int] = frozenset(),
+    ) -> tuple[tuple[str, Motion], ...]:
+        """Note the main thread's stack in the second sample; name and motion of all other threads."""
         facts = self.digest.processes[number]
         main = main_thread(later, facts.pid)
         if main is not None:
             facts.later_stack = self.intern(main.frames)
-        before = {thread.thread_id: thread for thread in threads}
-        return tuple(
-            thread.thread_name or UNNAMED
-            for thread in later
-            if thread is not main
-            and (earlier := before.get(thread.thread_id)) is not None
-            and self.intern(earlier.frames) is not self.intern(thread.frames)
-        )
+        before = {thread.thread_id: thread.frames for thread in threads}
+        found: list[tuple[str, Motion]] = []
+        for thread in later:
+            if thread is main or thread.thread_id not in before:
+                continue
+            motion: Motion = "spinning" if thread.os_thread_id in spinning else "frozen"
+            if self.intern(before[thread.thread_id]) is not self.intern(thread.frames):
+                motion = "progressing"
+            found.append((thread.thread_name or UNNAMED, motion))
+        motions = tuple(found)
+        return self._motions.setdefault(motions, motions)
 
     def group(self, role: Role, thread: str, main: bool, stack: Stack) -> StackGroup:
         """The group of these threads; `stack` must come from `intern`."""

@@ -30,7 +30,7 @@ class Delta:
     io_bytes: int | None = None
     switches: int | None = None  # voluntary, of the main thread, else of the process
     runnable: bool = False  # the main thread was in state R in both samples
-    moving_threads: tuple[str, ...] = ()  # names of other threads whose stacks changed
+    threads: tuple[tuple[str, Motion], ...] = ()  # (name, motion) of the other threads
 
     @property
     def cpu_share(self) -> float | None:
@@ -53,7 +53,7 @@ class Delta:
         return self.switches >= max(MOVING_SWITCHES, SWITCHES_PER_SECOND * self.seconds)
 
 
-def delta_of(first: Sample, second: Sample, pid: int, moving_threads: tuple[str, ...] = ()) -> Delta:
+def delta_of(first: Sample, second: Sample, pid: int, threads: tuple[tuple[str, Motion], ...] = ()) -> Delta:
     """The gain of one process's counters from the first sample to the second."""
     seconds = second.taken_at - first.taken_at
     mine = _main_counters(first, pid), _main_counters(second, pid)
@@ -66,8 +66,19 @@ def delta_of(first: Sample, second: Sample, pid: int, moving_threads: tuple[str,
         io_bytes=_io(first.counters, second.counters),
         switches=_whole(_gain(before.voluntary_switches, after.voluntary_switches)),
         runnable=first.state == second.state == "R",
-        moving_threads=moving_threads,
+        threads=threads,
     )
+
+
+def spinning_threads(first: Sample, second: Sample) -> frozenset[int]:
+    """Ids of the kernel threads that used a processor for most of the time between two samples."""
+    seconds = second.taken_at - first.taken_at
+    before = {thread.tid: thread.counters.cpu_seconds for thread in first.kernel_threads}
+    gains = (
+        (thread.tid, _gain(before.get(thread.tid), thread.counters.cpu_seconds))
+        for thread in second.kernel_threads
+    )
+    return frozenset(tid for tid, gain in gains if gain is not None and gain >= SPINNING_SHARE * seconds > 0)
 
 
 def _main_counters(sample: Sample, pid: int) -> Counters | None:

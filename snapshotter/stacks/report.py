@@ -225,5 +225,6 @@ def _process_json(process: ProcessFacts) -> dict[str, Any]:
         "KernelStack": list(process.kernel_stack),
         "Threads": process.threads,
         "Motion": process.motion,
+        "ThreadMotions": [list(pair) for pair in process.delta.threads] if process.delta else [],
         "Error": process.error,
     }

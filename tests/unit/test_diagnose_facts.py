@@ -439,3 +439,30 @@ def test_a_merged_tree_that_does_not_fit_is_refused() -> None:
     tree = premerge(job(waiting()).nodes[0])
     with pytest.raises(ValueError, match="node-0"):
         digest_trees([replace(tree, stacks=())])
+
+
+def test_motion_of_every_thread() -> None:
+    def one(at: float, part: int) -> Sample:
+        shift = (Frame("beat", "/job/beat.py", 20 + part),)
+        threads = (
+            Thread(1, "MainThread", 100, True, False, stack("lock")),
+            Thread(2, "heartbeat", 101, False, False, shift),
+            Thread(3, "spinner", 102, True, False, stack("busy")),
+            Thread(4, None, 103, False, False, stack("tqdm")),
+        )
+        kernel = tuple(
+            KernelThread(
+                tid, "python", "S", counters=Counters(cpu_seconds=part * (4.9 if tid == 102 else 0.0))
+            )
+            for tid in (100, 101, 102, 103)
+        )
+        return Sample(at, "ok", threads=threads, state="S", kernel_threads=kernel)
+
+    found = to_json(analyse(job(waiting(trainer(1, one(0.0, 0), one(5.0, 1)))), at=0.0))
+    (info,) = (info for info in found["process_infos"] if info["Rank"] == 1)
+    assert info["Motion"] == "frozen"
+    assert info["ThreadMotions"] == [
+        ["heartbeat", "progressing"],
+        ["spinner", "spinning"],
+        ["unknown", "frozen"],
+    ]
