@@ -28,6 +28,7 @@ class _Open:
     generation: int
     offset: int = 0
     tail: bytes = b""  # the bytes right before the offset
+    modified: int = 0  # nanoseconds: the file's time at the last look
     replaced_at: float | None = None  # Unix seconds: another has the path since
 
 
@@ -152,8 +153,9 @@ class LogFile:
             if error.errno != errno.ESTALE or not self._reopen(one):
                 raise
             status = self._files.status(one.descriptor)
-        truncated = status.st_size < one.offset
-        if truncated or (status.st_size > one.offset and not self._is_known(one)):
+        changed, one.modified = status.st_mtime_ns != one.modified, status.st_mtime_ns
+        # Truncated and grown again beyond where we were, it has other bytes there.
+        if status.st_size < one.offset or (changed and not self._is_known(one)):
             yield from self._lost_to_a_copy(one)
             one.offset, one.tail = 0, b""
         while True:
