@@ -162,7 +162,7 @@ def _digest(found: _Dumps) -> tuple[Digest, tuple[Problem, ...]]:
         if read:
             digester.add_threads(number, read[0])
         if len(read) > 1:
-            processes[number].delta = Delta(threads=digester.compare(number, *read))
+            processes[number].delta = Delta(threads=digester.compare(number, read[0], read[1]))
     digester.digest.nodes.extend(NodeAnswer(node, "ok", 0.0, 0.0) for node in nodes)
     return digester.digest, tuple(found.problems)
 

@@ -53,3 +53,24 @@ def kernel_wait(process: ProcessFacts) -> KernelWait:
     if process.open_files:
         return KernelWait("storage", "a network file system")
     return UNKNOWN_WAIT
+
+
+_SLEEPS = (
+    ("a timer: it sleeps", r"hrtimer_nanosleep|do_nanosleep|schedule_hrtimeout"),
+    ("a child process", r"do_wait$|do_wait4|kernel_wait|wait_for_vfork"),
+    ("a file lock", r"locks_lock|flock_lock|posix_lock|fcntl_setlk"),
+    ("a pipe or FIFO", r"pipe_read|pipe_write|wait_for_partner|fifo_open|anon_pipe"),
+    ("data from a socket", r"sk_wait_data|tcp_recvmsg|unix_stream|inet_csk|skb_wait|wait_woken|tcp_sendmsg"),
+    ("one of several files or sockets", r"poll_schedule|do_poll|do_select|ep_poll|io_cqring_wait"),
+    ("a lock or condition", r"futex"),
+    ("a signal", r"sigtimedwait|sigsuspend|do_signal_stop|ptrace_stop"),
+    ("a terminal", r"n_tty_read|wait_for_tty"),
+)
+_COMPILED_SLEEPS = tuple((name, re.compile(pattern)) for name, pattern in _SLEEPS)
+
+
+def sleeps_for(process: ProcessFacts) -> str:
+    """What a sleeping main thread waits for, by its wait channel; "" where that says nothing."""
+    if process.state not in ("S", "D") or not process.wchan:
+        return ""
+    return next((name for name, pattern in _COMPILED_SLEEPS if pattern.search(process.wchan)), "")

@@ -9,6 +9,7 @@ from snapshotter.stacks.activity import Activity
 from snapshotter.stacks.case import Case
 from snapshotter.stacks.finding import Finding, speaks_against, speaks_for
 from snapshotter.stacks.follow import follow
+from snapshotter.stacks.kernel import sleeps_for
 from snapshotter.stacks.knowledge import Kind
 from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.verdict import Cause, Evidence
@@ -52,6 +53,7 @@ def odd_one_out(case: Case) -> Finding | None:
     share = culprits.bit_count() / case.captured.bit_count()
     strength = 0.85 if share <= 0.25 else 0.75 if share <= 0.5 else 0.55
     evidence = [speaks_for("own_work", f"{named(culprits)}: {doing(case, culprits)}.")]
+    evidence.extend(_sleeps(case, culprits))
     if presumed:
         strength -= 0.2
         what = does(_usual(case, presumed), many=True)
@@ -74,6 +76,19 @@ def odd_one_out(case: Case) -> Finding | None:
         evidence=tuple(evidence),
         presumed_waiting=presumed,
     )
+
+
+def _sleeps(case: Case, culprits: RankSet) -> list[Evidence]:
+    """What the kernel says that culprits in code of their own wait for."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for view in case.views(culprits):
+        subject = sleeps_for(view.trainer)
+        if subject:
+            found.setdefault((subject, view.trainer.wchan or ""), []).append(view.rank)
+    return [
+        speaks_for("kernel", f"{named(rankset.of(ranks))}: in the kernel, waiting for {subject} ({wchan}).")
+        for (subject, wchan), ranks in sorted(found.items())[:4]
+    ]
 
 
 def _usual(case: Case, ranks: RankSet) -> Activity:

@@ -216,6 +216,22 @@ def test_no_process_at_all() -> None:
     assert (found.hung, found.scope) == (None, "undetermined")
 
 
+@pytest.mark.parametrize(
+    ("wchan", "words"),
+    [
+        ("hrtimer_nanosleep", "a timer"),
+        ("do_wait", "a child process"),
+        ("locks_lock_inode_wait", "a file lock"),
+        ("unix_stream_read_generic", "a socket"),
+        ("futex_do_wait", "a lock"),
+    ],
+)
+def test_the_kernel_says_what_unknown_code_waits_for(wchan: str, words: str) -> None:
+    found = verdict(job(waiting(trainer(1, *twice("plain_lock", wchan=wchan)))))
+    assert culprits(found) == (True, "local", "application", "1")
+    assert any(words in e.text and wchan in e.text for e in found.evidence if e.kind == "kernel")
+
+
 # --- two samples and counters
 
 
