@@ -53,7 +53,7 @@ class Checked:
 def check(file: Path, *, records: bool = False, explain: bool = False) -> Checked:
     """Read a whole file. Raises OSError and NotFollowable.
 
-    Which counters are the training's is known at the end alone; so a file is read again where its records are asked for.
+    Which counters are the training's is known at the end alone: the file is read again for its records.
     """
     interpreter, recogniser = Interpreter(), Recogniser()
     for observation in _observations(file, interpreter):
@@ -186,7 +186,7 @@ def _to_text(found: Checked) -> Iterator[str]:
         yield f"  iterations  {numbers}, in {found.iterations} records, the last of them record {found.last_record}"
     else:
         yield f"  framework   {found.framework}"
-        yield "  iterations  none found: name a `pattern` for this log in the configuration (--explain shows what was near)"
+        yield "  iterations  none found (--explain shows what was near); a `pattern` for this log can be configured"
     yield f"  phase       {found.phase.value}"
     for record, iteration, total, epoch in found.records:
         shown = "progress without a number" if iteration is None else f"iteration {iteration}"

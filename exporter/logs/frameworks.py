@@ -46,7 +46,8 @@ PRESETS = (
     _preset(
         "nemo",
         r"\[NeMo [IWE] |Training epoch \d+, iteration \d+/",
-        r"Training epoch (?P<epoch>\d+), iteration (?P<iteration>\d+)/(?P<total>\d+)|^Epoch (?P<epoch_>\d+): .*\| *(?P<iteration_>\d+)/(?P<total_>\d+) \[",
+        r"Training epoch (?P<epoch>\d+), iteration (?P<iteration>\d+)/(?P<total>\d+)"
+        r"|^Epoch (?P<epoch_>\d+): .*\| *(?P<iteration_>\d+)/(?P<total_>\d+) \[",
     ),
     _preset(
         "deepspeed",
@@ -57,7 +58,8 @@ PRESETS = (
     _preset(
         "ms-swift",
         r"\[INFO:swift\]|global_step/max_steps",
-        r"'global_step/max_steps': '(?P<iteration>\d+)/(?P<total>\d+)'|^Train: .*\| *(?P<iteration_>\d+)/(?P<total_>\d+) \[",
+        r"'global_step/max_steps': '(?P<iteration>\d+)/(?P<total>\d+)'"
+        r"|^Train: .*\| *(?P<iteration_>\d+)/(?P<total_>\d+) \[",
     ),
     _preset(
         "llama-factory",
@@ -99,7 +101,8 @@ PRESETS = (
     _preset(
         "mmengine",
         r"- mm\w+ - INFO -",
-        r"(?:Epoch\(train\) +\[(?P<epoch>\d+)\]|Iter\(train\) +|Epoch \[(?P<epoch_>\d+)\])\[ *(?P<iteration>\d+)/(?P<total>\d+)\]",
+        r"(?:Epoch\(train\) +\[(?P<epoch>\d+)\]|Iter\(train\) +|Epoch \[(?P<epoch_>\d+)\])"
+        r"\[ *(?P<iteration>\d+)/(?P<total>\d+)\]",
     ),
     _preset(
         "ultralytics",
@@ -138,7 +141,8 @@ PRESETS = (
     _preset(
         "huggingface",
         r"\{'loss': |'train_runtime'|\[transformers\]|\[INFO\|trainer\.py|\*{5} Running training \*{5}",
-        r"^ *\d*%?\|[^|]*\| (?P<iteration>\d+)/(?P<total>\d+) \[|\{'loss': .*?'(?:step|global_step)': (?P<iteration_>\d+)",
+        r"^ *\d*%?\|[^|]*\| (?P<iteration>\d+)/(?P<total>\d+) \["
+        r"|\{'loss': .*?'(?:step|global_step)': (?P<iteration_>\d+)",
     ),
     _preset("nanogpt", r"^iter \d+: loss \S+, time \S+ms", r"^iter (?P<iteration>\d+): loss"),
     _preset(

@@ -135,10 +135,12 @@ class Interpreter:
             self.crashed = False
         if announced is Phase.FINISHED:
             self.phase = Phase.FINISHED
-        elif announced is not None and self.finished_by is None:
-            # That training starts is no iteration yet: its grace goes on.
-            if announced is not Phase.TRAINING or self.phase is not Phase.STARTING:
-                self.phase = announced
+        elif announced is not None and self.finished_by is None and not self._only_starts(announced):
+            self.phase = announced
+
+    def _only_starts(self, announced: Phase) -> bool:
+        """That training starts is no iteration yet: its grace goes on."""
+        return announced is Phase.TRAINING and self.phase is Phase.STARTING
 
     def _counts(self, series: Series) -> bool:
         """Whether a series is taken for training's, finer than epochs."""

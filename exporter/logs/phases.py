@@ -38,7 +38,8 @@ _OF_EVALUATION = re.compile(
     r"(?<![a-z])(?:evaluator|evaluation|validation|eval|val|test)(?![a-z])", re.IGNORECASE
 )
 _CRASH = re.compile(
-    r"Traceback \(most recent call last\)|ChildFailedError|slurmstepd: error|(?:^|\s)\w+Error: |CANCELLED AT|Killed\b|core dumped"
+    r"Traceback \(most recent call last\)|ChildFailedError|slurmstepd: error|(?:^|\s)\w+Error: |CANCELLED AT"
+    r"|Killed\b|core dumped"
 )
 _SAVE = re.compile(
     r"(?<![a-z])(?:saving|start(?:ed|ing)? (?:saving|an? asynchronous)|save) .{0,40}?(?:checkpoint|model|weights|state)"

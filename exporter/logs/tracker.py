@@ -15,7 +15,7 @@ from exporter.logs.linereader import RecordSplitter
 from exporter.logs.logfile import LogFile, Piece
 from exporter.logs.model import LogState, Phase, Trouble
 from exporter.logs.progress import Progress, Rules
-from exporter.logs.reading import Form, Reading
+from exporter.logs.reading import Reading
 from exporter.logs.templates import Templates
 from exporter.logs.verdict import has_ended
 from exporter.logs.words import Topic

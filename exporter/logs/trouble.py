@@ -9,7 +9,8 @@ _KINDS = (
     ("desync", r"(?i)desync(?:hroni[sz]ed)?|mismatch between collective|Detected mismatch"),
     (
         "nccl_abort",
-        r"(?i)watchdog (?:thread )?(?:terminated|got stuck)|ncclComm(?:Abort|unicator was aborted)|NCCL communicator was aborted|DistBackendError",
+        r"(?i)watchdog (?:thread )?(?:terminated|got stuck)|ncclCommAbort|NCCL communicator was aborted"
+        r"|DistBackendError",
     ),
     ("nccl_error", r"NCCL (?:error|WARN|ERROR)|nccl\w*Error|unhandled system error"),
     (
@@ -23,7 +24,8 @@ _KINDS = (
     ),
     (
         "elastic_failure",
-        r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: -?\d+\)|RendezvousTimeoutError|Root Cause \(first observed failure\)",
+        r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: -?\d+\)|RendezvousTimeoutError"
+        r"|Root Cause \(first observed failure\)",
     ),
     ("traceback", r"Traceback \(most recent call last\)"),
     ("exception", r"^\s*(?:\w+\.)*\w+(?:Error|Exception)(?::|$)"),

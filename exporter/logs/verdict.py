@@ -19,9 +19,9 @@ def has_ended(interpreter: Interpreter) -> bool:
     one = _newest(interpreter)
     if one is None or one.last is None:
         return False
-    if interpreter.declared is not None and not one.resets and one.form is not Form.EPOCH:
-        if one.last >= interpreter.declared:
-            return True
+    goes_through = not one.resets and one.form is not Form.EPOCH
+    if goes_through and interpreter.declared is not None and one.last >= interpreter.declared:
+        return True
     if not _is_complete(one):
         return False
     if one.epochs is not None and one.epoch is not None:
