@@ -57,7 +57,7 @@ def kernel_wait(process: ProcessFacts) -> KernelWait:
 
 _SLEEPS = (
     ("a timer: it sleeps", r"hrtimer_nanosleep|do_nanosleep|schedule_hrtimeout"),
-    ("a child process", r"do_wait$|do_wait4|kernel_wait|wait_for_vfork"),
+    ("a child process", r"^do_wait$|do_wait4|kernel_wait|wait_for_vfork"),
     ("a file lock", r"locks_lock|flock_lock|posix_lock|fcntl_setlk"),
     ("a pipe or FIFO", r"pipe_read|pipe_write|wait_for_partner|fifo_open|anon_pipe"),
     ("data from a socket", r"sk_wait_data|tcp_recvmsg|unix_stream|inet_csk|skb_wait|wait_woken|tcp_sendmsg"),
