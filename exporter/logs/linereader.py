@@ -49,14 +49,14 @@ class RecordSplitter:
         return records
 
     def whole(self, data: bytes) -> bytes:
-        """As `feed`, but all records in one piece, pairs being newlines; long records are not looked for."""
+        """As `feed`, but all records in one piece, with newlines alone where there are pairs; long ones are kept."""
         if not data:
             return b""
         if self._after_return and data.startswith(b"\n"):
             data = data[1:]
         self._after_return = data.endswith(b"\r")
         if b"\r" in data and b"\n" in data and b"\r\n" in data:
-            data = data.replace(b"\r\n", b"\n")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if not end:
             if data:
