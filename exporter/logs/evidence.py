@@ -22,7 +22,7 @@ _PAIR = re.compile(
 )
 _RATE = re.compile(r"\d ?(?:[A-Za-z]+/s(?:ec\w*)?|s/[A-Za-z]+|ms|sec(?:onds?)?|s|[Ii]mg/sec)\b")
 _HAS_EVALUATED = re.compile(
-    r"(?<![A-Za-z])(?i:val|valid|validation|eval|evaluation|dev|test)(?![a-z])(?!\s*:?\s*n/?a)"
+    r"(?<![A-Za-z])(?i:val|valid|validation|eval|evaluation|dev|test)(?![a-z])(?!(?:[ _]?\w+)?\s*[:=]?\s*n/?a\b)"
 )
 
 

@@ -37,6 +37,9 @@ _BRACKETS = re.compile(
 _EPOCH_PAIR = re.compile(
     r"(?i:epochs?|ep\.?)\s*[:\[(#]?\s*(?P<e>\d+)\s*\]?\s*[:|,\-–]\s*\[?\s*(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)"
 )
+_UNIT_BEHIND = re.compile(
+    r"(?<![\w./-])(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s+(?i:steps?|iterations?|iters?|batch(?:es)?|updates?)\b"
+)
 _TUPLE = re.compile(r"\A[\s\]:>|-]*\[\s*(?P<e>\d+)\s*,\s*(?P<n>\d+)\s*\]")  # [epoch, batch] loss: …
 _BARE = re.compile(
     r"\A[\s\]:>|-]*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|\s-\s|\s{2,}|\t))"
@@ -191,7 +194,7 @@ def epoch_of(text: str) -> tuple[float | None, int | None]:
 
 def _bracketed(record: Record, text: str) -> Reading | None:
     """`Epoch: [0][ 5/100] loss …`, `[ 5/100] loss …`, `epoch 002:  66 / 1234 loss=…`."""
-    match = _EPOCH_PAIR.search(text[:200])
+    match = _EPOCH_PAIR.search(text[:200]) or _UNIT_BEHIND.search(text[:200])
     if match is None:
         for candidate in _BRACKETS.finditer(text[:200]):
             before = text[: candidate.start()].rstrip(" :")
@@ -205,8 +208,9 @@ def _bracketed(record: Record, text: str) -> Reading | None:
         return None
     head = text[: match.start()]
     epoch, epochs = epoch_of(text)
-    if match["e"]:
-        epoch = float(match["e"])
+    own_epoch = match.groupdict().get("e")
+    if own_epoch:
+        epoch = float(own_epoch)
     key = f"{Form.KEYED}:{record.source}:{shape(head)}:[]:{total}"
     about = topic(without_metrics(head)) or topic(match[0])
     why = f"the text before the number is about {about}" if about else ""
