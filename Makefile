@@ -29,7 +29,8 @@ run: $(VENV)/.base .system-run ## exporter, snapshotter, Prometheus, Alertmanage
 	@$(BIN)/python -m standalone
 
 test: $(VENV)/.test .system-run .system-test ## run every test, end to end included
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) $(filter-out tests/integration/ tests/e2e/ tests/fixtures/ tests/golden/ tests/programs/,$(wildcard tests/*/))
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/integration tests/e2e
 
 lint: $(VENV)/.test ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -205,6 +205,9 @@ def server(app: WsgiApp, address: str, config: WebConfig, path: Path | None, *, 
     host, port = parse_address(address)
     made = wsgi.Server((host or "::", port), app, numthreads=threads, server_name="hangscope")
     made.shutdown_timeout = 1
+    made.keep_alive_conn_limit = (
+        100  # with cheroot's 10 the eleventh client that keeps its connection is reset
+    )
     if config.tls_server_config is not None and path is not None:
         made.ssl_adapter = _ReloadingAdapter(path, config.tls_server_config)
     return made
