@@ -7,11 +7,14 @@ stacks become one object, which the analysis knows again by identity.
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,6 +24,7 @@ from snapshotter.stacks import rankset
 from snapshotter.stacks.digest import Digest, Digester, ProcessFacts
 from snapshotter.stacks.model import Frame, JobCapture, NodeAnswer, Outcome, Process, Sample, Thread
 from snapshotter.stacks.motion import Delta
+from snapshotter.stacks.premerge import add_tree, pack
 
 SECOND = "second"  # the folder of the second sample
 
@@ -28,6 +32,7 @@ _NAME = re.compile(
     r"(?:(?P<node>.+)-)?rank-(?P<rank>\d{1,20})(?:\.dataloader-(?P<worker>\d{1,20}))?\.json", re.ASCII
 )
 _MOST_BYTES = 1 << 28  # of one dump; a process with 100,000 threads needs a tenth
+_WORTH_SHARING = 2048  # files
 _BLOCK = 1 << 16  # most dumps fit one
 _MOST_WORKERS = 1 << 16
 
@@ -135,11 +140,51 @@ def load_dumps(folder: Path) -> tuple[JobCapture, tuple[Problem, ...]]:
 def digest_dumps(folder: Path) -> tuple[Digest, tuple[Problem, ...]]:
     """The same, boiled down on the way: half the time of a large job. Raises NoDumps."""
     with without_collection():
-        return _digest(_read(folder))
+        names = _names(folder)
+        if len(names) >= _WORTH_SHARING and _may_fork():
+            return _shared(folder, names)
+        digester = Digester()
+        problems = _digest(_read(folder), digester)
+    return digester.digest, problems
 
 
-def _digest(found: _Dumps) -> tuple[Digest, tuple[Problem, ...]]:
+def _may_fork() -> bool:
+    """A second processor that is free, and no thread that could hold a lock at the moment of the fork."""
+    spare = len(os.sched_getaffinity(0)) - os.getloadavg()[0]
+    return spare > 0.5 and len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1
+
+
+def _shared(folder: Path, names: list[str]) -> tuple[Digest, tuple[Problem, ...]]:
+    """One half of the files read here, the other by a process that is forked for it. Raises NoDumps."""
+    middle = names[len(names) // 2]
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    other = context.Process(target=_read_half, args=(folder, middle, theirs), daemon=True)
+    other.start()
+    theirs.close()
     digester = Digester()
+    try:
+        problems = _digest(_read(folder, before=middle), digester)
+        tree, more = ours.recv()
+        add_tree(digester, tree)
+    except EOFError:  # it was killed, perhaps for memory
+        more = _digest(_read(folder, since=middle), digester)
+    finally:
+        ours.close()
+        other.kill()
+        other.join()
+    if all(process.outcome != "ok" for process in digester.digest.processes):
+        raise NoDumps(f"{folder}: none of its dumps can be read: {problems[0].reason}")
+    return digester.digest, (*problems, *more)
+
+
+def _read_half(folder: Path, middle: str, answer: Connection) -> None:
+    digester = Digester()
+    problems = _digest(_read(folder, since=middle), digester)
+    answer.send((pack(digester.digest), problems))
+
+
+def _digest(found: _Dumps, digester: Digester) -> tuple[Problem, ...]:
     processes = digester.digest.processes
     nodes: dict[str, None] = {}
     for key, dumps in found:
@@ -164,7 +209,7 @@ def _digest(found: _Dumps) -> tuple[Digest, tuple[Problem, ...]]:
         if len(read) > 1:
             processes[number].delta = Delta(threads=digester.compare(number, read[0], read[1]))
     digester.digest.nodes.extend(NodeAnswer(node, "ok", 0.0, 0.0) for node in nodes)
-    return digester.digest, tuple(found.problems)
+    return tuple(found.problems)
 
 
 def _process(key: Key, dumps: list[Dump]) -> Process:
@@ -192,17 +237,23 @@ def _sample(dump: Dump) -> Sample:
     return Sample(0.0, "ok", threads=threads)
 
 
-def _read(folder: Path) -> _Dumps:
-    """All dumps of a folder. Raises NoDumps where none is, or none can be read."""
+def _read(folder: Path, since: str = "", before: str | None = None) -> _Dumps:
+    """All dumps of a folder, or those whose names sort within bounds. Raises NoDumps where none can be read."""
     problems: list[Problem] = []
     second = folder / SECOND
+
+    def names(part: Path) -> list[str]:
+        return [name for name in _names(part) if since <= name and (before is None or name < before)]
+
     with without_collection():
         reader = DumpReader()
         found = _Dumps(
-            _samples(folder, reader, problems),
-            _samples(second, reader, problems) if second.is_dir() else {},
+            _samples(folder, names(folder), reader, problems),
+            _samples(second, names(second), reader, problems) if second.is_dir() else {},
             problems,
         )
+    if since or before is not None:
+        return found
     why = f": {problems[0].reason}" if problems else ""
     if not found.first and not found.second:
         raise NoDumps(f"{folder}: no file in it is a dump named [NODE-]rank-<N>.json{why}")
@@ -223,15 +274,18 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _samples(folder: Path, reader: DumpReader, problems: list[Problem]) -> Samples:
-    """Every dump in the folder."""
-    found: Samples = {}
+def _names(folder: Path) -> list[str]:
+    """Names of the files that are dumps, sorted."""
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.name.endswith(".json"))
+        return sorted(entry.name for entry in entries if _NAME.fullmatch(entry.name))
+
+
+def _samples(folder: Path, names: list[str], reader: DumpReader, problems: list[Problem]) -> Samples:
+    """Every one of these dumps."""
+    found: Samples = {}
     for name in names:
         match = _NAME.fullmatch(name)
-        if match is None:
-            continue
+        assert match is not None
         path = f"{folder}/{name}"
         try:
             rank = rankset.check(int(match["rank"]))

@@ -5,6 +5,7 @@ The same facts as in a digest, but made to travel: every frame and every stack o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from snapshotter.stacks.digest import Digest, Digester, ProcessFacts, Stack
@@ -34,9 +35,9 @@ class ProcessPart:
 
 @dataclass(frozen=True, slots=True)
 class NodeTree:
-    """One node, merged. `frames` holds each frame once, `stacks` indices of frames, innermost first."""
+    """A node, or several, merged. `frames` holds each frame once, `stacks` indices of frames, innermost first."""
 
-    answer: NodeAnswer  # without processes
+    answers: tuple[NodeAnswer, ...]  # without processes
     frames: tuple[Frame, ...]
     stacks: tuple[tuple[int, ...], ...]
     groups: tuple[GroupPart, ...]
@@ -62,7 +63,11 @@ def premerge(answer: NodeAnswer) -> NodeTree:
     """One node's answer, merged."""
     digester = Digester()
     digester.add_node(answer)
-    digest = digester.digest
+    return pack(digester.digest)
+
+
+def pack(digest: Digest) -> NodeTree:
+    """A digest in the form that travels."""
     tables = _Tables()
     groups = tuple(
         GroupPart(group.role, group.thread, group.main, tables.number(group.stack), tuple(group.processes))
@@ -77,9 +82,7 @@ def premerge(answer: NodeAnswer) -> NodeTree:
         )
         for facts in digest.processes
     )
-    return NodeTree(
-        replace(answer, processes=()), tuple(tables.frames), tuple(tables.stacks), groups, processes
-    )
+    return NodeTree(tuple(digest.nodes), tuple(tables.frames), tuple(tables.stacks), groups, processes)
 
 
 def add_tree(digester: Digester, tree: NodeTree) -> None:
@@ -98,12 +101,13 @@ def add_tree(digester: Digester, tree: NodeTree) -> None:
                 numbers
             )
     except IndexError as error:
-        raise ValueError(f"the merged tree of node {tree.answer.node!r} refers to what it lacks") from error
+        nodes = ", ".join(answer.node for answer in tree.answers)
+        raise ValueError(f"the merged tree of {nodes} refers to what it lacks") from error
     digester.digest.processes.extend(part.facts for part in tree.processes)
-    digester.digest.nodes.append(tree.answer)
+    digester.digest.nodes.extend(tree.answers)
 
 
-def digest_trees(trees: list[NodeTree]) -> Digest:
+def digest_trees(trees: Iterable[NodeTree]) -> Digest:
     """The digest of nodes that merged themselves."""
     digester = Digester()
     for tree in trees:

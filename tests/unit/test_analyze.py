@@ -6,13 +6,14 @@ import gzip
 import io
 import json
 import os
+import signal
 import zipfile
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from snapshotter import analyze
+from snapshotter import analyze, dumps
 from snapshotter.bundle.schema import CaptureRequest, Manifest, NodeEntry
 from snapshotter.dumps import digest_dumps, load_dumps
 from snapshotter.stacks.model import NodeAnswer
@@ -172,6 +173,34 @@ def test_deep_recursion_and_many_threads(tmp_path: Path) -> None:
     assert status == 0
     assert json.loads(out)["verdict"]["culprit_ranks"] == "2"
     assert len(run(tmp_path, format="folded")[1].splitlines()) > 100_000
+
+
+def shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """The report on a folder whose files two processes share."""
+    monkeypatch.setattr(dumps, "_WORTH_SHARING", 2)
+    monkeypatch.setattr(dumps, "_may_fork", lambda: True)
+    return report(folder)
+
+
+@pytest.mark.parametrize("name", ["local-loader", "slow-save", "missing-rank"])
+def test_two_processes_read_the_same_as_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_dumps.write(tmp_path, name, 8, workers=1)
+    (tmp_path / "rank-00001.json").write_text("broken")
+    (tmp_path / "rank-00007.json").write_text("")
+    assert report(tmp_path) == shared(tmp_path, monkeypatch)
+
+
+def test_a_reader_that_is_killed_leaves_its_half_to_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_dumps.write(tmp_path, "local-lock", 8)
+    alone = report(tmp_path)
+    monkeypatch.setattr(
+        dumps, "_read_half", lambda folder, middle, answer: os.kill(os.getpid(), signal.SIGKILL)
+    )
+    assert shared(tmp_path, monkeypatch) == alone
 
 
 def test_nothing_to_analyse(tmp_path: Path) -> None:
