@@ -53,7 +53,7 @@ class RankView:
 
 
 def _always(process: ProcessFacts, letters: str) -> bool:
-    return bool(process.states) and all(state in letters for state in process.states)
+    return bool(process.states) and not "".join(process.states).strip(letters)
 
 
 @dataclass(slots=True)
