@@ -186,3 +186,20 @@ def test_every_alert_is_documented() -> None:
     assert rows == alerts
     for name in alerts:
         assert (ROOT / "rules" / "runbooks" / f"{name}.md").exists()
+
+
+PAGES = sorted([*DOCS.glob("*.md"), *(ROOT / "deploy").glob("**/*.md"), ROOT / "README.md"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for text, target in re.findall(r"\[([^\]]+)\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"[{text}]({target})"
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert anchor in anchors, f"[{text}]({target})"
