@@ -153,7 +153,7 @@ def switches(data: bytes) -> tuple[int, int] | None:
 def io(data: bytes) -> Io:
     """/proc/PID/io."""
     fields = data.split()
-    if fields[::2] != _IO_NAMES:
+    if fields[::2] != _IO_NAMES or len(fields) % 2:
         raise ValueError(f"io: not what the kernel writes: {data[:80]!r}")
     return Io(*(int(value) for value in fields[1::2]))
 
@@ -199,7 +199,7 @@ def pressure(data: bytes) -> dict[str, Pressure]:
     """A pressure file (PSI): by `some` and `full`."""
     result = {}
     for line in data.decode("ascii", "replace").splitlines():
-        match = re.match(r"(some|full) avg10=([\d.]+) .*total=(\d+)$", line)
+        match = re.match(r"(some|full) avg10=([\d.]+) .*total=(\d{1,20})$", line)
         if match:
             result[match[1]] = Pressure(float(match[2]) / 100, int(match[3]) / 1e6)
     return result

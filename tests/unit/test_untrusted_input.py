@@ -272,6 +272,8 @@ KERNEL: dict[str, tuple[Callable[[bytes], object], bytes]] = {
 def test_files_of_the_kernel(name: str) -> None:
     parse, sample = KERNEL[name]
     parse(sample)
+    tried(parse, sample.rsplit(maxsplit=1)[0], ValueError)
+    tried(parse, sample.replace(b"3", b"9" * 400), ValueError)
 
     @few
     @given(damaged([sample]))
