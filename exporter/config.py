@@ -66,10 +66,15 @@ class LimitsConfig(Section, frozen=True):
     ceiling: Duration = Duration(1800)
     minimum_intervals: int = 5
     startup_grace: Duration = Duration(1800)  # before the first iteration
+    # In the first evaluation, checkpoint or compilation, while nothing is known of how long they take. Well below
+    # the ten minutes after which NCCL's watchdog would kill a job that hangs there.
+    pause_grace: Duration = Duration(300)
 
     def __post_init__(self) -> None:
         if self.factor < 1:
-            raise ValueError(f"factor {self.factor:g} is below 1: a limit must not be shorter than an interval")
+            raise ValueError(
+                f"factor {self.factor:g} is below 1: a limit must not be shorter than an interval"
+            )
         if self.floor > self.ceiling:
             raise ValueError(f"floor {self.floor:g}s is above the ceiling {self.ceiling:g}s")
         if self.minimum_intervals < 1:

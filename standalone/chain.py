@@ -180,16 +180,18 @@ class Chain:
         }
 
     def _alertmanager(self) -> dict[str, Any]:
-        """The shipped example, pointed at our snapshotter; people's receivers stay empty."""
+        """The shipped example, pointed at our snapshotter; receivers whose address file is missing stay empty."""
         config: dict[str, Any] = yaml.safe_load((RULES / "alertmanager-example.yaml").read_text())
         for receiver in config["receivers"]:
-            hooks = receiver.get("webhook_configs", ())
-            for name in [name for name in receiver if name not in ("name", "webhook_configs")]:
-                del receiver[name]
-            for hook in hooks:
+            for hook in receiver.get("webhook_configs", ()):
                 hook["url"] = f"{self.snapshotter_url}/api/v1/alerts"
                 token = str(self.settings.folder / "webhook.token")
                 hook["http_config"]["authorization"]["credentials_file"] = token
+            for kind in [kind for kind in receiver if kind not in ("name", "webhook_configs")]:
+                if not all(
+                    Path(one[key]).exists() for one in receiver[kind] for key in one if key.endswith("_file")
+                ):
+                    del receiver[kind]
         return config
 
     def _rule_settings(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Rules:
     ceiling: float
     minimum_intervals: int
     startup_grace: float
+    pause_grace: float
 
 
 class Progress:
@@ -106,7 +107,8 @@ class Progress:
             return base
         cap = max(base.seconds, rules.ceiling)
         longest = self._longest.get(phase, 0.0)
-        allowed = min(cap, _PAUSE_FACTOR * max(base.seconds, longest))
+        unknown = rules.pause_grace if phase not in self._longest else 0.0
+        allowed = min(cap, max(_PAUSE_FACTOR * max(base.seconds, longest), unknown))
         lasted = 0.0 if self._alive_at is None else max(0.0, self._alive_at - self.last_at)
         reason = f"{phase}: {allowed:.0f} s after its last sign of life; while training {base.reason}"
         return Limit(lasted + allowed, reason)

@@ -288,4 +288,5 @@ class LogWatcher:
             limits.ceiling,
             limits.minimum_intervals,
             limits.startup_grace,
+            limits.pause_grace,
         )

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from exporter.logs.model import Phase
 from exporter.logs.progress import Progress, Rules
 
 RULES = Rules(
-    configured=None, where="", factor=5, floor=60, ceiling=1800, minimum_intervals=5, startup_grace=900
+    configured=None,
+    where="",
+    factor=5,
+    floor=60,
+    ceiling=1800,
+    minimum_intervals=5,
+    startup_grace=900,
+    pause_grace=300,
 )
-SET = Rules(
-    configured=120, where="job a", factor=5, floor=60, ceiling=1800, minimum_intervals=5, startup_grace=900
-)
+SET = replace(RULES, configured=120, where="job a")
 
 
 def _regular(interval: float, count: int = 50) -> Progress:
@@ -87,6 +94,18 @@ def test_pauses_are_allowed_longer_but_not_for_ever(phase: Phase) -> None:
     assert limit.seconds < 10 + RULES.ceiling
     progress.enter(phase, last + 500)  # said again: no sign of life
     assert progress.limit(RULES, phase).seconds == limit.seconds
+
+
+@pytest.mark.parametrize("phase", [Phase.EVALUATING, Phase.CHECKPOINTING, Phase.COMPILING])
+def test_the_first_pause_of_its_kind_has_grace(phase: Phase) -> None:
+    rules = replace(RULES, configured=6.0)
+    progress = _regular(1)
+    at = progress.last_at or 0.0
+    progress.enter(phase, at)
+    assert progress.limit(rules, phase).seconds == pytest.approx(300)
+    progress.moved(at + 20)
+    progress.enter(phase, at + 30)
+    assert progress.limit(rules, phase).seconds == pytest.approx(10 + 60)  # three times what it took
 
 
 def test_an_evaluation_that_moves_may_go_on() -> None:
