@@ -203,3 +203,16 @@ def test_links_lead_somewhere(page: Path) -> None:
             titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
             anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
             assert anchor in anchors, f"[{text}]({target})"
+
+
+def test_quoted_messages_are_what_the_programs_say() -> None:
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    section = page.partition("## A program does not start")[2].partition("\n## ")[0]
+    quoted = re.findall(r"^\| \*(.+?)\* \|", section, re.MULTILINE)
+    sources = "".join(
+        path.read_text() for part in ("exporter", "snapshotter") for path in (ROOT / part).rglob("*.py")
+    )
+    said = re.sub(r'"\s*\n\s*f?"', "", sources)
+    assert len(quoted) == 4
+    for line in quoted:
+        assert line in said, line
