@@ -62,6 +62,7 @@ class AgentsConfig(Section, frozen=True):
     ca_file: str | None = None  # None: the system's authorities
     cert_file: str | None = None  # what this service shows to agents that want a client certificate
     key_file: str | None = None
+    server_name: str | None = None  # in the agents' certificates; None: each names the address it is asked at
     total_timeout: Duration = Duration(120)  # for all nodes together
 
 

@@ -33,11 +33,15 @@ _LARGEST_ERROR = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to talk to agents over TLS: files in PEM form, None: the system's authorities, no client's own."""
+    """How to talk to agents over TLS: files in PEM form, None: the system's authorities, no client's own.
+
+    `server_name` is what all agents' certificates name; None: each the address that it is asked at.
+    """
 
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+    server_name: str | None = None
 
 
 class AgentFailure(Exception):
@@ -55,6 +59,7 @@ class AgentClient:
         """With `tls` agents are asked over https. Raises OSError for a file of it that cannot be used."""
         self._token = token
         self._context = None if tls is None else _context(tls)
+        self._server_name = None if tls is None else tls.server_name
 
     def ask(self, agent: Agent, order: Order, reader: AnswerReader, *, deadline: float) -> NodeAnswer:
         """One node's answer, checked. Raises AgentFailure. `deadline`: seconds from now."""
@@ -111,7 +116,13 @@ class AgentClient:
         if self._context is None:
             return urllib3.HTTPConnectionPool(agent.host, agent.port, maxsize=1)
         return urllib3.HTTPSConnectionPool(
-            agent.host, agent.port, maxsize=1, ssl_context=self._context, cert_reqs="CERT_REQUIRED"
+            agent.host,
+            agent.port,
+            maxsize=1,
+            ssl_context=self._context,
+            cert_reqs="CERT_REQUIRED",
+            server_hostname=self._server_name,
+            assert_hostname=self._server_name,
         )
 
 

@@ -107,5 +107,6 @@ def _asks_nccl(agents: Sequence[Agent]) -> frozenset[Agent]:
 
 def _client(config: AgentsConfig, read_token: Callable[[Path], str]) -> AgentClient:
     token = None if config.token_file is None else read_token(Path(config.token_file))
-    tls = Tls(config.ca_file, config.cert_file, config.key_file) if config.tls else None
+    files = (config.ca_file, config.cert_file, config.key_file)
+    tls = Tls(*files, server_name=config.server_name) if config.tls else None
     return AgentClient(token=token, tls=tls)

@@ -248,6 +248,7 @@ def test_programs_understand_their_files(
         read = snapshotter_config.load(tmp_path / "snapshotter.yaml")
         assert read.prometheus.url == "http://prometheus-operated.monitoring.svc:9090"
         assert read.agents.token_file == "/etc/hangscope/tokens/agent"
+    assert read.agents.server_name == "hangscope-agent"
     assert read.agents.tls and read.agents.ca_file == "/etc/hangscope/agent-tls/ca.crt"
     assert read.agents.total_timeout == 180 and read.storage.bundles == "s3://bucket/hangscope"
 

@@ -59,6 +59,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- with .Values.snapshotter.agentTlsSecret -}}
 {{- $_ := set $agents "tls" true -}}
 {{- $_ := set $agents "ca_file" "/etc/hangscope/agent-tls/ca.crt" -}}
+{{- $_ := set $agents "server_name" "hangscope-agent" -}}
 {{- end -}}
 {{- end -}}
 {{- $base := dict "prometheus" (dict "url" .Values.snapshotter.prometheusUrl) "agents" $agents -}}
