@@ -16,8 +16,8 @@ from exporter.roles import Role
 
 __all__ = ["Job", "NearMiss", "ProcessId", "RankFinder", "Role", "Scan", "TrainingProcess"]
 
-_LONGEST_PAUSE = 15.0  # seconds between two scans at most
-_PAUSE_PER_SECOND = 400.0  # seconds of pause for each second of CPU that a scan took
+_LONGEST_PAUSE = 10.0  # seconds between two scans at most
+_PAUSE_PER_SECOND = 200.0  # seconds of pause for each second of CPU that a scan took
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,8 @@ class RankFinder:
         if not self._due - _LONGEST_PAUSE <= now < self._due:  # a clock set back must not stop the scans
             started = time.thread_time()
             self.scan()
-            spent = time.thread_time() - started
+            # The first scan looks into every process of the node and says nothing of what the next ones cost.
+            spent = time.thread_time() - started if self._due > float("-inf") else 0.0
             self._due = now + min(_LONGEST_PAUSE, spent * _PAUSE_PER_SECOND)
 
     def scan(self) -> Scan:

@@ -97,9 +97,12 @@ def chain(chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         chain.stop()
 
 
-def start_job(chain: Chain, folder: Path, job_id: str, fault: str, iterations: int) -> None:
+def start_job(
+    chain: Chain, folder: Path, job_id: str, fault: str, iterations: int
+) -> list[subprocess.Popen[bytes]]:
     """Two ranks that log to one file."""
     log = folder / f"{job_id}.log"
+    ranks = []
     for rank in ("0", "1"):
         environment = os.environ | {
             "RANK": rank,
@@ -108,7 +111,18 @@ def start_job(chain: Chain, folder: Path, job_id: str, fault: str, iterations: i
             "TORCHELASTIC_RUN_ID": job_id,
         }
         command = [sys.executable, str(RANK), fault, str(iterations)]
-        chain.adopt(processes.start(command, log=log, environment=environment))
+        ranks.append(processes.start(command, log=log, environment=environment))
+        chain.adopt(ranks[-1])
+    return ranks
+
+
+def lose_one(chain: Chain, ranks: list[subprocess.Popen[bytes]], job_id: str) -> None:
+    """End rank 1 once both ranks have been seen."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not chain.query(f'training_ranks_running{{job_id="{job_id}"}} == 2'):
+        assert time.monotonic() < deadline, f"both ranks of {job_id} were never seen"
+        time.sleep(0.2)
+    ranks[1].kill()
 
 
 @pytest.fixture
@@ -151,8 +165,9 @@ def wait_for(chain: Chain, wanted: dict[tuple[str, str], bool], what: Callable[[
 def test_alerts_fire_and_are_told(chain: Chain, chat: Chat, piped: str, tmp_path: Path) -> None:
     start_job(chain, tmp_path, "stops", "stops", 20)
     start_job(chain, tmp_path, "sleeps", "sleeps", 20)
-    start_job(chain, tmp_path, "loses-one", "exits", FOREVER)
+    ranks = start_job(chain, tmp_path, "loses-one", "iterates", FOREVER)
     start_job(chain, tmp_path, "never-starts", "waits", 0)
+    lose_one(chain, ranks, "loses-one")
 
     # Configurations that are wrong, and a sender with a wrong token.
     folder = chain.settings.folder

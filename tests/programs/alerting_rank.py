@@ -36,8 +36,6 @@ def main() -> None:
                 f" iteration {iteration:8d}/ 1000000 | elapsed time per iteration (ms): 300.0 |", flush=True
             )
         time.sleep(0.3)
-        if fault == "exits" and rank == 1 and iteration == 10:
-            sys.exit(1)
     if rank == 1 and fault == "stops":
         os.kill(os.getpid(), signal.SIGSTOP)
     if rank == 1 and fault == "sleeps":
