@@ -41,7 +41,9 @@ class RankTree:
         self._place_launchers(candidates, placed, refused)
         self._forget(candidates)
         order = sorted(placed.values(), key=lambda one: (one.id.start_ticks, one.id.pid))
-        return Placement(tuple(order), tuple(sorted(refused.items())), conflicts)
+        # Refused as a rank, a process may still have found a place: as a helper, or among its siblings.
+        left = tuple(sorted((pid, why) for pid, why in refused.items() if pid not in placed))
+        return Placement(tuple(order), left, conflicts)
 
     def _claimants(self, candidates: Mapping[int, Candidate], refused: dict[int, str]) -> dict[int, Claim]:
         """The topmost process of each claim."""

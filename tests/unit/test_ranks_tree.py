@@ -335,12 +335,15 @@ def test_gpu_by_driver_then_by_visible_devices(proc_tree: Any) -> None:
 
 
 def test_scans_are_paced_by_their_cost(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    spent: Iterator[float] = iter([0.0, 0.02, 5.0, 5.001])
+    spent: Iterator[float] = iter([0.0, 9.0, 9.02, 9.02, 9.03])
     monkeypatch.setattr(ranks.time, "thread_time", lambda: next(spent))
     node.rank(200, 0, ppid=1)
     node.finder.poll()
+    node.now += 1.0  # the first scan, in which every process is new, says nothing of the next ones' cost
+    node.finder.poll()
     first = node.finder.latest.taken_at
-    node.now += 7.9  # 0.02 s of CPU are followed by 8 s of pause
+    assert first == node.now
+    node.now += 3.9  # 0.02 s of CPU are followed by 4 s of pause
     node.finder.poll()
     assert node.finder.latest.taken_at == first
     node.now += 0.2
