@@ -87,6 +87,8 @@ def _nothing_read(case: Case) -> Verdict:
     hard = process.stopped(case)
     if hard is not None:
         return _hung(case, hard, [], NO_SIZES)
+    if not case.digest.processes and all(answer.outcome == "ok" for answer in case.digest.nodes):
+        return _all_gone(case)
     ranks = case.uncaptured
     why = f": {beside.reasons(case, ranks)}" if ranks else ""
     return Verdict(
@@ -97,6 +99,21 @@ def _nothing_read(case: Case) -> Verdict:
         f"No rank of the job could be captured{why}.",
         not_captured=ranks,
         next_steps=next_steps("unknown", culprits=False),
+    )
+
+
+def _all_gone(case: Case) -> Verdict:
+    """Every node answered, and none has a process of the job."""
+    told = tuple(speaks_for("gone", answer.error) for answer in case.digest.nodes if answer.error)
+    return Verdict(
+        None,
+        "undetermined",
+        "process_exit",
+        0.5,
+        "No process of the job is left: it has ended, or it runs on nodes that were not asked.",
+        not_captured=case.uncaptured,
+        evidence=told[:_MOST_EVIDENCE],
+        next_steps=next_steps("process_exit", culprits=False),
     )
 
 

@@ -3,70 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(sys.executable).parent / "hangscope-snapshotter"
-DEADLINE_SECONDS = 60.0
+from tests.running import DEADLINE_SECONDS, run, running
 
-
-class Program:
-    """A running snapshotter or agent and what it has logged."""
-
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.process = process
-        self.log = log
-        self.url = "http://127.0.0.1:" + self.wait_for(r"listening on 127\.0\.0\.1:(\d+)")
-
-    def wait_for(self, pattern: str) -> str:
-        """The first group of a pattern once the log has it."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while time.monotonic() < deadline:
-            match = re.search(pattern, self.log.read_text())
-            if match is not None:
-                return match[1] if match.groups() else match[0]
-            assert self.process.poll() is None, self.log.read_text()
-            time.sleep(0.05)
-        raise AssertionError(f"{pattern} is not in the log:\n{self.log.read_text()}")
-
-    def ask(
-        self, path: str, *, token: str | None = None, method: str = "GET", body: object = None
-    ) -> tuple[int, str]:
-        data = json.dumps(body).encode() if body is not None else None
-        request = urllib.request.Request(self.url + path, data, method=method)
-        request.add_header("Content-Type", "application/json")
-        if token is not None:
-            request.add_header("Authorization", f"Bearer {token}")
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
-
-@contextmanager
-def running(folder: Path, command: str, *flags: str) -> Iterator[Program]:
-    log = folder / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [PROGRAM, command, "--web.listen-address=127.0.0.1:0", *flags], stdout=output, stderr=output
-        )
-    try:
-        yield Program(process, log)
-    finally:
-        process.kill()
-        process.wait()
+PROGRAM = "hangscope-snapshotter"
 
 
 @pytest.fixture
@@ -79,7 +25,7 @@ def token(tmp_path: Path) -> Path:
 
 def refused(*arguments: str | Path) -> str:
     """The one line with which a start is refused."""
-    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+    done = run(PROGRAM, *arguments)
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("\n") == 1
     return done.stderr
@@ -116,7 +62,7 @@ def test_a_bad_configuration_is_one_clear_error(tmp_path: Path, text: str, words
 
 def test_what_changes_something_wants_the_token(tmp_path: Path, token: Path) -> None:
     flags = (f"--storage.path={tmp_path / 'data'}", f"--web.token-file={token}")
-    with running(tmp_path, "serve", *flags) as program:
+    with running(tmp_path, PROGRAM, "serve", *flags) as program:
         body = {"job_id": "job-1", "reason": "a test"}
         assert program.ask("/-/ready")[0] == 200
         assert program.ask("/api/v1/captures", method="POST", body=body)[0] == 401
@@ -127,7 +73,7 @@ def test_what_changes_something_wants_the_token(tmp_path: Path, token: Path) -> 
 
 def test_a_job_without_processes_leaves_a_bundle_that_says_so(tmp_path: Path, token: Path) -> None:
     flags = (f"--storage.path={tmp_path / 'data'}", f"--web.token-file={token}")
-    with running(tmp_path, "serve", *flags) as program:
+    with running(tmp_path, PROGRAM, "serve", *flags) as program:
         body = {"job_id": "gone-job", "reason": "a test"}
         status, text = program.ask("/api/v1/captures", method="POST", body=body, token="secret")
         assert status == 202
@@ -145,6 +91,7 @@ def test_a_job_without_processes_leaves_a_bundle_that_says_so(tmp_path: Path, to
         assert report["verdict"]["culprit_ranks"] == ""
         status, page = program.ask(f"/captures/{capture_id}")
         assert status == 200
+        assert "No process of the job is left" in page
         assert "no process of job gone-job is left" in page
 
 
@@ -152,7 +99,7 @@ def test_a_bad_new_configuration_leaves_the_old_one_in_force(tmp_path: Path) -> 
     config = tmp_path / "snapshotter.yml"
     config.write_text("workers: 2\n")
     flags = (f"--config.file={config}", f"--storage.path={tmp_path / 'data'}")
-    with running(tmp_path, "serve", *flags) as program:
+    with running(tmp_path, PROGRAM, "serve", *flags) as program:
         reloaded = "snapshotter_config_last_reload_successful"
         assert f"{reloaded} 1.0" in program.ask("/metrics")[1]
         config.write_text("workrs: 2\n")
@@ -170,14 +117,14 @@ def test_a_bad_new_configuration_leaves_the_old_one_in_force(tmp_path: Path) -> 
 
 
 def test_the_agent_answers_who_has_the_token(tmp_path: Path, token: Path) -> None:
-    with running(tmp_path, "agent", f"--web.token-file={token}") as program:
+    with running(tmp_path, PROGRAM, "agent", f"--web.token-file={token}") as program:
         assert program.ask("/api/v1/ranks")[0] == 401
         assert program.ask("/api/v1/ranks", token="secret")[0] == 200
         assert program.ask("/", token="secret")[0] == 404
 
 
 def test_its_metrics_are_clean(tmp_path: Path) -> None:
-    with running(tmp_path, "serve", f"--storage.path={tmp_path / 'data'}") as program:
+    with running(tmp_path, PROGRAM, "serve", f"--storage.path={tmp_path / 'data'}") as program:
         text = program.ask("/metrics")[1]
     lint = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
     assert (lint.returncode, lint.stdout, lint.stderr) == (0, "", "")
@@ -185,8 +132,6 @@ def test_its_metrics_are_clean(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["serve", "agent", "capture", "analyze", "gc", "reindex", "check-config"])
 def test_help_teaches(command: str) -> None:
-    done = subprocess.run(
-        [PROGRAM, command, "--help"], capture_output=True, text=True, timeout=DEADLINE_SECONDS
-    )
+    done = run(PROGRAM, command, "--help")
     assert done.returncode == 0
     assert f"usage: hangscope-snapshotter {command}" in done.stdout

@@ -213,7 +213,14 @@ def test_nothing_could_be_read() -> None:
 
 def test_no_process_at_all() -> None:
     found = verdict(JobCapture("job", (NodeAnswer("n", "unreachable", 0, 0),)))
-    assert (found.hung, found.scope) == (None, "undetermined")
+    assert (found.hung, found.scope, found.cause) == (None, "undetermined", "unknown")
+    gone = NodeAnswer("n", "ok", 0, 0, error="no process of job j is left on n")
+    found = verdict(JobCapture("j", (gone,)))
+    assert (found.hung, found.scope, found.cause) == (None, "undetermined", "process_exit")
+    assert found.headline.startswith("No process of the job is left")
+    assert [one.text for one in found.evidence] == [gone.error]
+    found = verdict(JobCapture("j", (gone, NodeAnswer("m", "unreachable", 0, 0))))
+    assert found.cause == "unknown"  # there may be some on the node that did not answer
 
 
 @pytest.mark.parametrize(

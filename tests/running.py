@@ -1,0 +1,80 @@
+"""A program of ours under test: its process, what it has logged, and its port on loopback."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+SCRIPTS = Path(sys.executable).parent
+DEADLINE_SECONDS = 60.0
+
+
+class Program:
+    """A started program that listens on 127.0.0.1."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+        self.url = "http://127.0.0.1:" + self.wait_for(r"listening on 127\.0\.0\.1:(\d+)")
+
+    def wait_for(self, pattern: str) -> str:
+        """The first group of a pattern once the log has it."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while time.monotonic() < deadline:
+            match = re.search(pattern, self.log.read_text())
+            if match is not None:
+                return match[1] if match.groups() else match[0]
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.05)
+        raise AssertionError(f"{pattern} is not in the log:\n{self.log.read_text()}")
+
+    def ask(
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        body: object = None,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, str]:
+        """Status and text of an answer; `body` is sent as JSON."""
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(self.url + path, data, dict(headers or {}), method=method)
+        if data is not None:
+            request.add_header("Content-Type", "application/json")
+        if token is not None:
+            request.add_header("Authorization", f"Bearer {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+
+@contextmanager
+def running(folder: Path, program: str, *arguments: str) -> Iterator[Program]:
+    """Run a program of ours on a free port; it is killed at the end."""
+    log = folder / "program.log"
+    command = [str(SCRIPTS / program), *arguments, "--web.listen-address=127.0.0.1:0"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        yield Program(process, log)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a program of ours to its end."""
+    command = [str(SCRIPTS / program), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
