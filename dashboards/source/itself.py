@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - a query on one line can be searched for and pasted.
 """Hangscope itself: does the chain from log to report work?"""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - a query on one line can be searched for and pasted.
 """One node: the training processes on it, and whether the exporter sees all that it should."""
 
 from __future__ import annotations
