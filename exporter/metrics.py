@@ -27,9 +27,7 @@ class Spec:
 
 
 TABLE: tuple[Spec, ...] = (
-    Spec(
-        "hangscope_exporter_build_info", "gauge", ("version", "python_version"), "1, with what runs here."
-    ),
+    Spec("hangscope_exporter_build_info", "gauge", ("version", "python_version"), "1, with what runs here."),
     Spec(
         "hangscope_exporter_collector_duration_seconds",
         "gauge",
