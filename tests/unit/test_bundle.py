@@ -351,9 +351,9 @@ def test_a_manifest_that_points_outside_is_refused(folder: Path) -> None:
         ("manifest.json", b"[" * 100_000),
         ("nodes/gpu-1.json.gz", b""),
         ("nodes/gpu-1.json.gz", b"plain"),
-        ("nodes/gpu-1.json.gz", gzip.compress(b'{"node": 1}')),
-        ("nodes/gpu-1.json.gz", gzip.compress(b"x" * 100_000)[:50]),
-        ("nodes/gpu-1.json.gz", gzip.compress(b"x")[:-6] + b"123456"),
+        ("nodes/gpu-1.json.gz", gzip.compress(b'{"node": 1}', mtime=0)),
+        ("nodes/gpu-1.json.gz", gzip.compress(b"x" * 100_000, mtime=0)[:50]),
+        ("nodes/gpu-1.json.gz", gzip.compress(b"x", mtime=0)[:-6] + b"123456"),
     ],
 )
 def test_a_damaged_file_is_named(folder: Path, file: str, data: bytes) -> None:
