@@ -53,7 +53,8 @@ class Inspector:
         if isinstance(environ, Unreadable):
             if python and not launcher:
                 denied = environ is Unreadable.DENIED
-                miss = f"its environment cannot be read ({environ.value}): needs its user or CAP_SYS_PTRACE"
+                needed = "its user, or CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+                miss = f"its environment cannot be read ({environ.value}): needs {needed}"
             environ = {}
         else:
             try:

@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         "agent",
         help="the privileged part on each node: captures on request",
         description="Answers GET /api/v1/ranks and POST /api/v1/capture, both with the bearer token. Needs "
-        "root, or CAP_SYS_PTRACE, to read other users' processes.",
+        "root, or CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, to read other users' processes.",
     )
     _add_config_flag(agent)
     _add_serving_flags(agent, port=11030)
