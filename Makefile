@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 # What the programs need beside Python, and what the tests and benchmarks need on top: PROGRAM:PACKAGE.
 RUN_PACKAGES := prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager
 TEST_PACKAGES := chromium:chromium mpirun:openmpi-bin node:nodejs npm:npm redis-server:redis-server \
-	pg_ctlcluster:postgresql
+	pg_ctlcluster:postgresql systemd-analyze:systemd
 BENCH_PACKAGES := mtail:mtail prometheus-node-exporter:prometheus-node-exporter \
 	prometheus-process-exporter:prometheus-process-exporter
 

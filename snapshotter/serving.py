@@ -110,16 +110,17 @@ def serve(
 def agent(web: Web) -> int:
     """The `agent` command. Raises ConfigError, PySpyMissing."""
     files = Files(web)
-    if web.token_file is None:
+    token = TokenFile(web.token_file) if web.token_file is not None else None
+    if token is None and not files.web.authenticates:
         raise ConfigError(
             "--web.token-file is needed: an agent reads processes for whoever has the token, e.g. of "
-            "`openssl rand -hex 32 > FILE; chmod 600 FILE`"
+            "`openssl rand -hex 32 > FILE; chmod 600 FILE`; or a web configuration that asks for a password or a "
+            "client certificate"
         )
-    token = TokenFile(web.token_file)
     local: LocalNode = local_node(node_name(), ProcFS(web.procfs), lambda: files.config.capture)
     watch = agent_app.Watch(local.find, local.memory)
     wsgi = agent_app.create_app(
-        node=local.node, find=local.find, capture=local.capture, matches=token.matches
+        node=local.node, find=local.find, capture=local.capture, matches=token.matches if token else None
     )
     watch.start()
     try:
