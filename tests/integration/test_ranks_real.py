@@ -155,7 +155,8 @@ def sample(sampler: ProcessSampler, finder: RankFinder, pid: int) -> Group | Non
     finder.poll()
     sampler.poll()
     job = next((one.job_id for one in finder.latest.processes if one.id.pid == pid), None)
-    return next((one for one in sampler.latest.groups if one.job_id == job), None)
+    groups = (one for one in sampler.latest.groups if one.job_id == job and one.role == "trainer")
+    return next(groups, None)
 
 
 def test_real_disk_sleep_is_seen(tmp_path: Path) -> None:
