@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from exporter.nccl.evidence import KnownProcess, RankFact, facts
 from exporter.nccl.find import SKIPS, own_pids
 from exporter.nccl.question import NcclConfig, ask_job
+from exporter.nccl.sockets import local_addresses
 from exporter.procfs import ProcFS
 from exporter.ranks import Scan, TrainingProcess
 from snapshotter.stacks.model import NcclAnswer, NcclFact
@@ -47,7 +48,7 @@ def ask(procfs: ProcFS, scan: Scan, job_id: str, *, unsafe_versions: bool = Fals
 
 def _known(procfs: ProcFS, processes: Sequence[TrainingProcess], node: str) -> list[KnownProcess]:
     return [
-        KnownProcess(node, one.rank, own_pids(procfs, one.id.pid))
+        KnownProcess(node, one.rank, own_pids(procfs, one.id.pid), local_addresses(procfs, one.id.pid))
         for one in processes
         if one.role == "trainer" and one.rank is not None
     ]
