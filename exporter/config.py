@@ -10,6 +10,7 @@ import msgspec
 
 from exporter import yamlconfig
 from exporter.logs.frameworks import NAMES
+from exporter.logs.progress import NEWEST_INTERVALS
 from exporter.logs.userpattern import compiled
 from exporter.yamlconfig import Duration
 
@@ -31,6 +32,7 @@ class LogConfig(Section, frozen=True):
         if not self.path:
             raise ValueError("path is empty")
         _check_pinned(self.framework, self.pattern)
+        _check_limit(self.hang_limit)
 
 
 class JobConfig(Section, frozen=True):
@@ -43,6 +45,13 @@ class JobConfig(Section, frozen=True):
 
     def __post_init__(self) -> None:
         _check_pinned(self.framework, self.pattern)
+        _check_limit(self.hang_limit)
+
+
+def _check_limit(hang_limit: float | None) -> None:
+    """Raises ValueError for a limit under which every job hangs."""
+    if hang_limit is not None and hang_limit <= 0:
+        raise ValueError("hang_limit must be longer than 0s")
 
 
 def _check_pinned(framework: str | None, pattern: str | None) -> None:
@@ -71,14 +80,15 @@ class LimitsConfig(Section, frozen=True):
     pause_grace: Duration = Duration(300)
 
     def __post_init__(self) -> None:
-        if self.factor < 1:
-            raise ValueError(
-                f"factor {self.factor:g} is below 1: a limit must not be shorter than an interval"
-            )
+        _check_limit(self.hang_limit)
+        if not 1 <= self.factor <= 1000:  # written so that NaN is refused as well
+            raise ValueError(f"factor {self.factor:g} is not between 1 and 1000")
         if self.floor > self.ceiling:
             raise ValueError(f"floor {self.floor:g}s is above the ceiling {self.ceiling:g}s")
-        if self.minimum_intervals < 1:
-            raise ValueError("minimum_intervals must be 1 or more")
+        if not 1 <= self.minimum_intervals <= NEWEST_INTERVALS:
+            raise ValueError(
+                f"minimum_intervals must be 1 to {NEWEST_INTERVALS}, the intervals that are kept"
+            )
 
 
 class IdentityConfig(Section, frozen=True):

@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import bcrypt
 import msgspec
@@ -135,6 +136,10 @@ class Gate:
         self.config = config
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        # cheroot leaves %2F in PATH_INFO; WSGI (PEP 3333) wants the path decoded once and wholly.
+        uri = environ.get("REQUEST_URI", "")
+        if uri.startswith("/"):
+            environ["PATH_INFO"] = unquote_to_bytes(uri.partition("?")[0]).decode("latin-1")
         extra = list(self.config.http_server_config.headers.items())
 
         def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:

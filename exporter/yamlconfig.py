@@ -6,6 +6,7 @@ Used for the configuration files of both programs and for the web configuration.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,9 @@ class Size(int):
     """Bytes; written `500MB`, `20GiB`, or a plain number of bytes."""
 
 
+_LARGEST: dict[type, float] = {Duration: 100 * _UNITS["y"], Size: 2.0**63}
+
+
 def parse_duration(text: str) -> Duration:
     """Read `1m30s`; raises ValueError with what was expected."""
     if not _DURATION.match(text):
@@ -52,17 +56,35 @@ def parse_size(text: str) -> Size:
     return Size(float(match[1]) * _SIZES[match[2]])
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice: YAML's own loader would silently take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value!r} is given twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _decode(wanted: type, value: Any) -> Any:
     parse: dict[type, Callable[[str], Any]] = {Duration: parse_duration, Size: parse_size}
     if wanted not in parse:
         raise NotImplementedError(wanted)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"expected a {wanted.__name__.lower()}, got {type(value).__name__}")
-    if isinstance(value, str):
-        return parse[wanted](value)
-    if value < 0:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is no {wanted.__name__.lower()}: a finite number is expected")
+    read = parse[wanted](value) if isinstance(value, str) else wanted(value)
+    if read < 0:
         raise ValueError(f"{value} is negative")
-    return wanted(value)
+    if read > _LARGEST[wanted]:
+        raise ValueError(f"{value} is too large to be meant")
+    return read
 
 
 def load(path: Path, wanted: type[T]) -> T:
@@ -77,10 +99,12 @@ def load(path: Path, wanted: type[T]) -> T:
 def parse(text: str, wanted: type[T], where: str) -> T:
     """Read YAML text into `wanted`; an empty text is an empty mapping. Raises ConfigError."""
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         problem = " ".join(str(error).split())
         raise ConfigError(f"{where}: not YAML: {problem}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where}: nested too deeply to be a configuration") from error
     try:
         return msgspec.convert({} if data is None else data, wanted, dec_hook=_decode)
     except msgspec.ValidationError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from exporter.logs.model import Intervals, Limit, Phase
 
-_KEPT = 512
+NEWEST_INTERVALS = 512
 _QUANTILES = (0.5, 0.9, 0.95, 0.99)
 _HIGH = 0.95
 """The quantile the limit is learned from: one long pause in twenty does not move it."""
@@ -85,7 +85,7 @@ class Progress:
             return  # a pause says nothing of how long an iteration takes
         self._order.append(interval)
         insort(self._sorted, interval)
-        if len(self._order) > _KEPT:
+        if len(self._order) > NEWEST_INTERVALS:
             del self._sorted[bisect_left(self._sorted, self._order.popleft())]
 
     def quantile(self, share: float) -> float:

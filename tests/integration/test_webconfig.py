@@ -26,9 +26,9 @@ def hello(_environ: dict[str, Any], start_response: Callable[..., Any]) -> Itera
 
 
 @contextmanager
-def serving(path: Path | None) -> Iterator[int]:
+def serving(path: Path | None, app: webconfig.WsgiApp = hello) -> Iterator[int]:
     config = webconfig.load(path)
-    server = webconfig.server(webconfig.Gate(hello, config), "127.0.0.1:0", config, path, threads=2)
+    server = webconfig.server(webconfig.Gate(app, config), "127.0.0.1:0", config, path, threads=2)
     webconfig.bind(server)
     thread = threading.Thread(target=server.serve)
     thread.start()
@@ -63,6 +63,27 @@ def certificate(authority: trustme.CA, folder: Path) -> str:
 def test_without_a_file_it_is_plain_http() -> None:
     with serving(None) as port:
         assert get(f"http://127.0.0.1:{port}/")[:2] == (200, b"hello")
+
+
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [
+        ("/jobs/ns%2Fteam%2Fjob/latest", "/jobs/ns/team/job/latest"),
+        ("/jobs/ns/team/latest?a=%2F", "/jobs/ns/team/latest"),
+        ("/jobs/%252F/latest", "/jobs/%2F/latest"),
+        ("/jobs/%C3%A9/latest", "/jobs/\u00e9/latest"),
+    ],
+)
+def test_a_path_is_decoded_once_and_wholly(sent: str, seen: str) -> None:
+    paths: list[str] = []
+
+    def note(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        paths.append(environ["PATH_INFO"].encode("latin-1").decode())
+        return hello(environ, start_response)
+
+    with serving(None, note) as port:
+        assert get(f"http://127.0.0.1:{port}{sent}")[0] == 200
+    assert paths == [seen]
 
 
 def test_basic_auth_lets_in_who_knows_the_password(tmp_path: Path) -> None:
