@@ -45,7 +45,9 @@ def main() -> int:
     arguments = parser.parse_args()
     scenario = find(arguments.scenario)
     processes.adopt_orphans()
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    # Also where a shell started us in the background, with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     folder = arguments.folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     chain = Chain(settings(folder))

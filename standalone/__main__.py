@@ -24,7 +24,9 @@ def main() -> int:
     parser.add_argument("--scrape-interval", default="5s", help="how often Prometheus looks (%(default)s)")
     arguments = parser.parse_args()
     processes.adopt_orphans()
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    # Also where a shell started us in the background, with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     chain = Chain(Settings(arguments.folder.resolve(), arguments.scrape_interval))
     try:
         chain.start()
