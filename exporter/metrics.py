@@ -138,6 +138,13 @@ TABLE: tuple[Spec, ...] = (
         "1 where the log could be read the last time, 0 where not; the landing page and the exporter's log say why.",
     ),
     Spec(
+        "training_log_searches_hanging",
+        "gauge",
+        (),
+        "Searches for logs (one per configured path, one for all processes) that take longer than 2 s or never come "
+        "back; the exporter's log names them.",
+    ),
+    Spec(
         "training_rank_output_unfollowed",
         "gauge",
         ("job_id", "rank", "kind"),

@@ -61,7 +61,9 @@ class IterationCollector:
         unfollowed = family("training_rank_output_unfollowed")
         for one in report.unfollowed:
             unfollowed.add(one.job_id, str(one.rank), one.kind, value=1.0)
-        return metrics((*families.values(), unfollowed))
+        hanging = family("training_log_searches_hanging")
+        hanging.add(value=float(len(report.hanging)))
+        return metrics((*families.values(), unfollowed, hanging))
 
 
 def _add_intervals(add: Callable[..., None], state: LogState) -> None:

@@ -69,12 +69,16 @@ class Discovery:
         self._opened: dict[ProcessId, tuple[float, frozenset[tuple[int, int]]]] = {}
         self._readers: tuple[float, dict[str, list[int]]] | None = None
 
-    def search(self, entries: tuple[LogConfig, ...], scan: Scan, now: float) -> Search:
-        """All logs of the configuration and of the processes. May block on a dead file system."""
+    def configured(self, entry: LogConfig) -> tuple[Found, ...]:
+        """The files that an entry of the configuration names and that there are. May block on a dead file system."""
+        return tuple(_configured(entry))
+
+    def search(self, configured: Iterable[Found], scan: Scan, now: float) -> Search:
+        """The configured logs, and those of the processes. May block on a dead file system."""
         started = self._started(scan)
         found: dict[tuple[int, int] | str, Found] = {}
         unfollowed: list[Unfollowed] = []
-        for one in _configured(entries):
+        for one in configured:
             found.setdefault(one.identity or one.path, one)
         readers = None
         for process in scan.processes:
@@ -239,16 +243,14 @@ class Discovery:
         return readers
 
 
-def _configured(entries: tuple[LogConfig, ...]) -> Iterator[Found]:
-    """The files that the configuration names and that there are now."""
-    for entry in entries:
-        plain = not has_magic(entry.path)
-        for path in [entry.path] if plain else sorted(glob(entry.path, recursive=True)):
-            path = os.path.abspath(path)
-            if not plain and (path.endswith(COMPRESSED) or os.path.isdir(path)):
-                continue
-            if not plain or os.path.exists(path):
-                yield Found(path, path, _identity(path), entry.job_id, entry)
+def _configured(entry: LogConfig) -> Iterator[Found]:
+    plain = not has_magic(entry.path)
+    for path in [entry.path] if plain else sorted(glob(entry.path, recursive=True)):
+        path = os.path.abspath(path)
+        if not plain and (path.endswith(COMPRESSED) or os.path.isdir(path)):
+            continue
+        if not plain or os.path.exists(path):
+            yield Found(path, path, _identity(path), entry.job_id, entry)
 
 
 def _as_targets(paths: Iterable[str]) -> Iterator[_Target]:

@@ -40,8 +40,9 @@ class Lane:
         """Wait on for the work under way; False where it has not come back in time. Raises what it raised."""
         if not self._done.wait(seconds):
             return False
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         return True
 
     def close(self) -> None:

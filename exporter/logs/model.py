@@ -89,3 +89,4 @@ class LogReport:
 
     logs: tuple[LogState, ...] = ()
     unfollowed: tuple[Unfollowed, ...] = ()
+    hanging: tuple[str, ...] = ()  # searches for logs that do not come back in time

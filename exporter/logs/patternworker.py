@@ -1,7 +1,7 @@
 """Matches a user's expression in a process of its own, as one that backtracks for ever can only be killed.
 
 Run as a script. On stdin: the pattern, then one text after another, each as four bytes of length (big-endian) and
-UTF-8. On stdout, in the same form: JSON, null or the groups iteration, total and epoch.
+UTF-8. On stdout, in the same form: `ready`, then for each text JSON, null or the groups iteration, total and epoch.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def send(stream: BinaryIO, text: str) -> None:
 
 def main() -> None:
     pattern = re.compile(receive(sys.stdin.buffer) or "")
+    send(sys.stdout.buffer, "ready")
     while (text := receive(sys.stdin.buffer)) is not None:
         match = pattern.search(text)
         groups = None if match is None else match.groupdict()

@@ -9,6 +9,7 @@ import selectors
 import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import IO
 
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 GROUPS = ("iteration", "total", "epoch")
 _WORKER = Path(__file__).with_name("patternworker.py")
 _SECONDS = 1.0  # for one record
-_START_SECONDS = 20.0  # for the first one, until the process runs
+_START_SECONDS = 20.0  # until the process runs
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
@@ -54,7 +55,9 @@ class UserPattern:
         self._pattern = pattern
         self._seconds = seconds
         self._worker: subprocess.Popen[bytes] | None = None
+        self._alone = threading.Lock()  # logs may be read in several threads
         self.problem: str | None = None
+        self.asking = False  # a reader waits for the expression right now
         compiled(pattern)
 
     def read(self, record: Record) -> Reading | None:
@@ -63,7 +66,12 @@ class UserPattern:
         if self.problem is not None:
             return general
         try:
-            groups = self._ask(record.text)
+            with self._alone:
+                self.asking = True
+                try:
+                    groups = self._ask(record.text) if self.problem is None else None
+                finally:
+                    self.asking = False
         except _TooSlow:
             self.problem = (
                 f"pattern {self._pattern!r} took longer than {self._seconds:g} s on one record and is not used any "
@@ -75,7 +83,14 @@ class UserPattern:
             self.problem = f"pattern {self._pattern!r} cannot be used: {error}"
             log.error("%s", self.problem)
             return general
+        if self.problem is not None:  # another reader found out meanwhile
+            return general
         return reading(groups) if groups is not None else aside(general)
+
+    @property
+    def slowness(self) -> str:
+        """What to say of a log whose reading waits for the expression."""
+        return f"pattern {self._pattern!r} takes long on its records: avoid repetitions within repetitions"
 
     def close(self) -> None:
         if self._worker is not None:
@@ -87,15 +102,17 @@ class UserPattern:
             self._worker = None
 
     def _ask(self, text: str) -> dict[str, str | None] | None:
-        seconds = self._seconds
         if self._worker is None:
             self._worker = subprocess.Popen(
                 [sys.executable, "-I", str(_WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
-            seconds += _START_SECONDS
             self._send(self._pattern)
+            try:
+                self._receive(_START_SECONDS)  # a slow start of the process is not the expression's fault
+            except _TooSlow as error:
+                raise OSError(f"its process did not start within {_START_SECONDS:g} s") from error
         self._send(text)
-        found: dict[str, str | None] | None = json.loads(self._receive(seconds))
+        found: dict[str, str | None] | None = json.loads(self._receive(self._seconds))
         return found
 
     def _send(self, text: str) -> None:

@@ -17,6 +17,7 @@ from exporter.logs.lanes import Lane
 from exporter.logs.model import LogReport, LogState
 from exporter.logs.naming import labels
 from exporter.logs.progress import Rules
+from exporter.logs.searching import Searching
 from exporter.logs.tracker import Tracker
 from exporter.logs.userpattern import UserPattern
 from exporter.procfs import ProcFS
@@ -41,6 +42,7 @@ class _Followed:
     tracker: Tracker
     living: bool  # processes of its job are here
     shown: bool
+    pattern: UserPattern | None = None
     hidden_at: float = 0.0  # Unix seconds: since when its series are not shown
     lane: Lane | None = None  # the thread that hangs in reading it
 
@@ -69,8 +71,7 @@ class LogWatcher:
         self._patterns: dict[str, UserPattern] = {}
         self._search = Search()
         self._searched_at: float | None = None
-        self._applied = False  # a first search has been taken over
-        self._searching = Lane("log search")
+        self._searching = Searching(self._discovery, config.logs, patience)
         self._reading = Lane("log reading")
         self._at_hand: _Followed | None = None  # the log that is being read
         self._left: dict[tuple[int, int], int] = {}  # how far logs were read that are not followed any more
@@ -83,6 +84,7 @@ class LogWatcher:
             one.close()
         self._patterns = {}
         self._config = config
+        self._searching = Searching(self._discovery, config.logs, self._patience, self._searching)
         self._searched_at = None
         for followed in self._followed.values():
             followed.tracker.rules = self._rules(followed.job_id, followed.found.entry)
@@ -97,26 +99,25 @@ class LogWatcher:
             for one in self._followed.values():
                 if one.lane is not None and not one.lane.busy:
                     one.lane = None
-            more = self._read_all([one for one in self._followed.values() if one.lane is None], now)
+            logs = [one for one in self._followed.values() if one.lane is None]
+            logs.sort(
+                key=lambda one: one.pattern is not None
+            )  # a slow pattern is waited for after all others
+            more = self._read_all(logs, now)
             self._publish(now)
             more = more and time.monotonic() < until
 
     def _look_around(self, now: float) -> None:
-        due = self._searched_at is None or not 0 <= now - self._searched_at < _SEARCH_SECONDS
-        if due and not self._searching.busy:
-            self._searched_at = now
-            entries, scan = self._config.logs, self._scan()
+        if self._searched_at is not None and 0 <= now - self._searched_at < _SEARCH_SECONDS:
+            return
+        self._searched_at = now
+        searching = self._searching
+        search, new = searching.search(self._scan(), now)
+        if searching is self._searching:  # not those of a configuration that was replaced meanwhile
+            self._search = search
+            self._take_over(search, now, new)
 
-            def search() -> None:
-                self._search = self._discovery.search(entries, scan, now)
-
-            if self._searching.run(search, self._patience):
-                self._take_over(self._search, now)
-        elif self._searched_at is not None and due:
-            log.warning("the search for logs hangs: a file system of a configured path may be dead")
-
-    def _take_over(self, search: Search, now: float) -> None:
-        first, self._applied = not self._applied, True
+    def _take_over(self, search: Search, now: float, new_entries: frozenset[LogConfig | None]) -> None:
         found = {one.open_path: one for one in search.logs}
         by_identity = {one.tracker.identity: path for path, one in self._followed.items()}
         for path, one in list(found.items()):
@@ -130,7 +131,8 @@ class LogWatcher:
             taken = {one.label for one in self._followed.values() if one.job_id == job_id}
             paths = {one.path: path for path, one in new.items() if self._job_of(one) == job_id}
             for shown, label in labels(paths, taken).items():
-                self._add(new[paths[shown]], paths[shown], label, now, first=first)
+                one = new[paths[shown]]
+                self._add(one, paths[shown], label, now, first=one.entry in new_entries)
 
     @staticmethod
     def _job_of(one: Found) -> str:
@@ -164,6 +166,8 @@ class LogWatcher:
 
     def _add(self, one: Found, path: str, label: str, now: float, *, first: bool) -> None:
         job_id = self._job_of(one)
+        pattern = self._pinned(job_id, one.entry)[1]
+        user = self._pattern(pattern) if pattern is not None else None
         tracker = Tracker(
             path,
             rules=self._rules(job_id, one.entry),
@@ -173,7 +177,9 @@ class LogWatcher:
             framework=self._pinned(job_id, one.entry)[0],
             remark=self._remark(job_id, one.entry),
         )
-        followed = _Followed(one, job_id, label, tracker, one.living, shown=one.living, hidden_at=now)
+        followed = _Followed(
+            one, job_id, label, tracker, one.living, shown=one.living, pattern=user, hidden_at=now
+        )
         self._followed[path] = followed
 
         def start() -> None:
@@ -212,7 +218,12 @@ class LogWatcher:
         """A read that hangs keeps its thread; the others get a new one."""
         one.lane, self._reading = self._reading, Lane("log reading")
         one.lane.close()
-        one.tracker.problem = f"{one.found.path}: reading it hangs, as on a file system that does not answer"
+        if one.pattern is not None and one.pattern.asking:
+            one.tracker.problem = f"{one.found.path}: {one.pattern.slowness}"
+        else:
+            one.tracker.problem = (
+                f"{one.found.path}: reading it hangs, as on a file system that does not answer"
+            )
         log.warning("log cannot be followed: %s", one.tracker.problem)
 
     def _publish(self, now: float) -> None:
@@ -220,7 +231,7 @@ class LogWatcher:
         for one in self._followed.values():
             if self._counts(one, one.tracker.state(one.job_id, one.label, one.found.path), now):
                 states.append(one.tracker.state(one.job_id, one.label, one.found.path))
-        self.latest = LogReport(tuple(states), self._search.unfollowed)
+        self.latest = LogReport(tuple(states), self._search.unfollowed, self._searching.hanging)
 
     @staticmethod
     def _counts(one: _Followed, state: LogState, now: float) -> bool:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from exporter.collectors.iteration import IterationCollector
 from exporter.config import Config, JobConfig, LimitsConfig, LogConfig
-from exporter.logs.discovery import Discovery
+from exporter.logs.discovery import Discovery, Found, Search
 from exporter.logs.files import Files
 from exporter.logs.model import LogReport, LogState, Phase
 from exporter.logs.watcher import LogWatcher
@@ -32,7 +32,12 @@ class Node:
     """Processes that write logs, and a watcher whose clock only goes as told."""
 
     def __init__(
-        self, config: Config | None = None, *, files: Files | None = None, pods: Path | None = None
+        self,
+        config: Config | None = None,
+        *,
+        files: Files | None = None,
+        discovery: Discovery | None = None,
+        patience: float = 5.0,
     ) -> None:
         self.now = time.time()
         self.processes: list[TrainingProcess] = []
@@ -43,8 +48,8 @@ class Node:
             lambda: Scan(self.now, "node", tuple(self.processes)),
             now=lambda: self.now,
             files=files,
-            discovery=Discovery(PROC, pod_logs=pods) if pods else None,
-            patience=5.0,
+            discovery=discovery,
+            patience=patience,
         )
 
     def start(
@@ -389,6 +394,162 @@ def test_a_read_that_hangs_stops_its_own_log_alone(tmp_path: Path) -> None:
             files.dead = False
             files.release.set()
         _until(lambda: {one.log: one.last_iteration for one in node.poll().logs}.get("dead.log") == 5)
+
+
+class DeadPaths(Discovery):
+    """Searches that do not come back while a word is in their path."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(PROC)
+        self.word = word
+        self.release = threading.Event()
+        self.begun = 0
+
+    def configured(self, entry: LogConfig) -> tuple[Found, ...]:
+        if self.word and self.word in entry.path:
+            self.begun += 1
+            self.release.wait(30)
+        return super().configured(entry)
+
+    def search(self, configured: Iterable[Found], scan: Scan, now: float) -> Search:
+        if self.word == "<processes>":
+            self.release.wait(30)
+        return super().search(configured, scan, now)
+
+
+def _configured(tmp_path: Path) -> Config:
+    for name in ("alive", "dead"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.log").touch()
+    return Config(
+        logs=(
+            LogConfig(path=f"{tmp_path}/dead/*.log", job_id="d"),
+            LogConfig(path=f"{tmp_path}/alive/*.log", job_id="a"),
+        )
+    )
+
+
+def _hanging(watcher: LogWatcher) -> float | None:
+    registry = CollectorRegistry()
+    registry.register(IterationCollector(lambda: watcher.latest, time.time))
+    return registry.get_sample_value("training_log_searches_hanging")
+
+
+def test_a_search_that_hangs_stops_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config, discovery, out = _configured(tmp_path), DeadPaths("/dead/"), tmp_path / "out.log"
+    with contextlib.closing(Node(config, discovery=discovery, patience=0.2)) as node:
+        try:
+            node.poll()
+            node.start(f"exec sleep 60 > {out}", writes=out)  # found while the other search hangs
+            _until(lambda: node.poll() is not None and len(node.watcher._followed) == 2)
+            for log in (out, tmp_path / "alive" / "alive.log", tmp_path / "dead" / "dead.log"):
+                log.write_bytes(ITERATIONS)
+                os.utime(log, (node.now + 3, node.now + 3))
+            states = {one.log: one.last_iteration for one in node.poll().logs}
+            assert states == {"out.log": 5, "alive.log": 5}
+            assert node.watcher.latest.hanging == (f"the configured path {tmp_path}/dead/*.log",)
+            assert _hanging(node.watcher) == 1
+            assert discovery.begun == 1
+            assert [one.levelname for one in caplog.records if "/dead/" in one.getMessage()] == ["WARNING"]
+        finally:
+            discovery.word = ""
+            discovery.release.set()
+        # What came late is taken over, and the searches after it come in time.
+        _until(lambda: {one.log: one.last_iteration for one in node.poll().logs}.get("dead.log") == 5)
+        _until(lambda: node.poll().hanging == ())
+        assert _hanging(node.watcher) == 0
+
+
+def test_a_search_that_is_always_slow_is_taken_over_late(tmp_path: Path) -> None:
+    discovery = DeadPaths("/dead/")
+    with contextlib.closing(Node(_configured(tmp_path), discovery=discovery, patience=0.05)) as node:
+        node.poll()
+        assert len(node.watcher._followed) == 1
+        discovery.release.set()
+        discovery.release = threading.Event()  # the search after it hangs again
+        try:
+            _until(lambda: node.poll() is not None and len(node.watcher._followed) == 2)
+            assert len(node.watcher.latest.hanging) == 1
+        finally:
+            discovery.word = ""
+            discovery.release.set()
+
+
+def test_another_configuration_does_not_wait_for_a_search_that_hangs(tmp_path: Path) -> None:
+    config, discovery = _configured(tmp_path), DeadPaths("/dead/")
+    with contextlib.closing(Node(config, discovery=discovery, patience=0.2)) as node:
+        try:
+            node.poll()
+            assert len(node.watcher.latest.hanging) == 1
+            node.watcher.configure(Config(logs=config.logs[1:]))
+            assert node.poll().hanging == ()
+            discovery.word = ""
+            node.watcher.configure(config)
+            _until(lambda: node.poll() is not None and len(node.watcher._followed) == 2)
+        finally:
+            discovery.release.set()
+
+
+def test_a_search_of_processes_that_hangs_stops_no_configured_log(tmp_path: Path) -> None:
+    config, discovery = _configured(tmp_path), DeadPaths("<processes>")
+    with contextlib.closing(Node(config, discovery=discovery, patience=0.1)) as node:
+        try:
+            node.start("exec sleep 60", job_id="a")
+            node.poll()
+            (tmp_path / "alive" / "alive.log").write_bytes(ITERATIONS)
+            report = node.poll()
+            assert {one.job_id: one.last_iteration for one in report.logs}["a"] == 5
+            assert report.hanging == ("the output of processes",)
+        finally:
+            discovery.word = ""
+            discovery.release.set()
+        _until(lambda: node.poll().hanging == ())
+
+
+def test_a_pattern_that_backtracks_for_ever_is_its_own_logs_trouble_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a.log", "b.log"):
+        (tmp_path / name).touch()
+    config = Config(
+        logs=(
+            LogConfig(path=f"{tmp_path}/a.log", pattern=r"(?P<iteration>(?:\d+)+)+!"),
+            LogConfig(path=f"{tmp_path}/b.log"),
+        )
+    )
+    with contextlib.closing(Node(config)) as node:
+        node.poll()
+        (tmp_path / "a.log").write_bytes(b"step 1 " + b"1" * 60 + b"\n")
+        (tmp_path / "b.log").write_bytes(ITERATIONS)
+        for name in ("a.log", "b.log"):
+            os.utime(tmp_path / name, (node.now + 3, node.now + 3))
+        states = {one.log: one for one in node.poll().logs}
+        assert states["b.log"].last_iteration == 5
+        assert states["b.log"].problem is None
+        assert "avoid repetitions within repetitions" in (states["a.log"].problem or "")
+        assert "file system" not in caplog.text
+        registry = CollectorRegistry()
+        registry.register(IterationCollector(lambda: node.watcher.latest, lambda: node.now))
+        readable = {
+            log: registry.get_sample_value("training_log_readable", {"job_id": log[0], "log": log})
+            for log in states
+        }
+        assert readable == {"a.log": 0, "b.log": 1}
+
+
+def test_a_pattern_that_hangs_beyond_the_patience_is_not_taken_for_a_dead_file_system(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = tmp_path / "a.log"
+    log.touch()
+    config = Config(logs=(LogConfig(path=str(log), pattern=r"(?P<iteration>(?:\d+)+)+!"),))
+    with contextlib.closing(Node(config, patience=0.2)) as node:
+        node.poll()
+        log.write_bytes(b"step 1 " + b"1" * 60 + b"\n")
+        os.utime(log, (node.now + 3, node.now + 3))
+        assert "pattern" in (node.one().problem or "")
+        _until(lambda: "is not used any more" in (node.one().problem or ""))
+        assert "file system" not in caplog.text
 
 
 def test_the_metrics(node: Node, tmp_path: Path) -> None:
