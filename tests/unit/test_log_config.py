@@ -23,9 +23,9 @@ from exporter.yamlconfig import ConfigError
         ("logs: [{path: /a, framework: tqdm, pattern: '(?P<iteration>.)'}]", "both set"),
         ("logs: [{path: ''}]", "path is empty"),
         ("logs: [{paht: /a}]", "did you mean `path`?"),
-        ("limits: {factor: 0.5}", "below 1"),
+        ("limits: {factor: 0.5}", "not between 1 and 1000"),
         ("limits: {floor: 1h, ceiling: 1m}", "above the ceiling"),
-        ("limits: {minimum_intervals: 0}", "1 or more"),
+        ("limits: {minimum_intervals: 0}", "must be 1 to 512"),
     ],
 )
 def test_refused(text: str, words: str) -> None:
