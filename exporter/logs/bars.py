@@ -6,7 +6,7 @@ import re
 
 from exporter.logs.numbers import NUMBER, count
 from exporter.logs.reading import Form, Reading, shape
-from exporter.logs.words import Topic, is_training, topic
+from exporter.logs.words import Topic, is_sampling, is_training, topic
 from exporter.logs.wrappers import Record
 
 # tqdm.std.tqdm.format_meter, tqdm 4: `desc:  45%|####     | 9/20 [00:03<00:04,  2.7it/s, loss=1]`
@@ -76,7 +76,10 @@ def _reading(record: Record, description: str, match: re.Match[str], tail: str) 
     unit = _unit(rest)
     if about is None and unit not in _UNITS:
         about, why = Topic.DATA, f"bar counts {unit}"
-    if about is Topic.DATA and named and unit in _UNITS and not _is_verb(description):
+    sampling = about is None and is_sampling(description)
+    if sampling:
+        about, why = Topic.DATA, "bar about sampling"
+    if about is Topic.DATA and not sampling and named and unit in _UNITS and not _is_verb(description):
         about, why = None, ""
     form = Form.BAR if total else Form.OPEN_BAR
     epoch, epochs = _epoch(description)

@@ -219,3 +219,16 @@ def _trains(word: str) -> bool:
 def is_training(text: str) -> bool:
     """Whether a bar's description names training."""
     return any(map(_trains, words(text)))
+
+
+_SAMPLING = re.compile(
+    r"denois(?:e|ing)|diffusing|roll(?:ing)?|unroll(?:ing)?|sample|samplers?|beam|play(?:ing|outs?)|interacting"
+    r"|synthesi[sz]ing|upsampling"
+)
+_LEARNS = {*_TRAIN, "epoch", "epochs", "finetuning", "tuning", "optimizing", "optimising"}
+
+
+def is_sampling(text: str) -> bool:
+    """Whether a bar's description says that a model is sampled from or acts, and not that it is trained on that."""
+    found = set(words(text))
+    return found.isdisjoint(_LEARNS) and any(map(_SAMPLING.fullmatch, found))
