@@ -175,7 +175,7 @@ class LogWatcher:
             files=self._files,
             interpreter=self._interpreter(job_id, one.entry),
             framework=self._pinned(job_id, one.entry)[0],
-            remark=self._remark(job_id, one.entry),
+            remark=lambda: user.problem if user is not None else None,
         )
         followed = _Followed(
             one, job_id, label, tracker, one.living, shown=one.living, pattern=user, hidden_at=now
@@ -260,13 +260,6 @@ class LogWatcher:
             if one is not None and (one.framework is not None or one.pattern is not None):
                 return one.framework, one.pattern
         return None, None
-
-    def _remark(self, job_id: str, entry: LogConfig | None) -> Callable[[], str | None]:
-        pattern = self._pinned(job_id, entry)[1]
-        if pattern is None:
-            return lambda: None
-        user = self._pattern(pattern)
-        return lambda: user.problem
 
     def _pattern(self, pattern: str) -> UserPattern:
         if pattern not in self._patterns:
