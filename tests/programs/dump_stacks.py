@@ -66,11 +66,11 @@ BASES = {
         Thread.run L/threading.py:1012
     """,
     "megatron": """
-        <module> /work/Megatron-LM/pretrain_gpt.py:301
-        pretrain /work/Megatron-LM/megatron/training/training.py:810
-        train /work/Megatron-LM/megatron/training/training.py:2210
-        train_step /work/Megatron-LM/megatron/training/training.py:1300
-        forward_backward_pipelining_with_interleaving /work/Megatron-LM/megatron/core/pipeline_parallel/schedules.py:1200
+        <module> /srv/Megatron-LM/pretrain_gpt.py:301
+        pretrain /srv/Megatron-LM/megatron/training/training.py:810
+        train /srv/Megatron-LM/megatron/training/training.py:2210
+        train_step /srv/Megatron-LM/megatron/training/training.py:1300
+        forward_backward_pipelining_with_interleaving /srv/Megatron-LM/megatron/core/pipeline_parallel/schedules.py:1200
     """,
 }
 
@@ -139,14 +139,14 @@ WAITING = {  # for other ranks
     """,
     "pipe_recv": """
         @megatron
-        P2PCommunicator.recv_forward /work/Megatron-LM/megatron/core/pipeline_parallel/p2p_communication.py:410
-        P2PCommunicator._communicate /work/Megatron-LM/megatron/core/pipeline_parallel/p2p_communication.py:330
+        P2PCommunicator.recv_forward /srv/Megatron-LM/megatron/core/pipeline_parallel/p2p_communication.py:410
+        P2PCommunicator._communicate /srv/Megatron-LM/megatron/core/pipeline_parallel/p2p_communication.py:330
         Work.wait S/torch/distributed/distributed_c10d.py:2400
     """,
     "pipe_send": """
         @megatron
-        P2PCommunicator.send_backward_recv_backward /work/Megatron-LM/megatron/core/pipeline_parallel/p2p_communication.py:510
-        P2PCommunicator._communicate /work/Megatron-LM/megatron/core/pipeline_parallel/p2p_communication.py:330
+        P2PCommunicator.send_backward_recv_backward /srv/Megatron-LM/megatron/core/pipeline_parallel/p2p_communication.py:510
+        P2PCommunicator._communicate /srv/Megatron-LM/megatron/core/pipeline_parallel/p2p_communication.py:330
         Work.wait S/torch/distributed/distributed_c10d.py:2400
     """,
     "torch_pipe": """
