@@ -100,7 +100,7 @@ def _start(
 ) -> Services:
     given, address = config(), external_url.rstrip("/")
     index = open_index(given, folder)
-    metrics = Metrics(lambda: address)
+    metrics = Metrics(lambda: address, now=now)
     store = open_bundles(given, folder)
     tasks = Tasks(
         config,

@@ -189,12 +189,13 @@ class Intake:
 
     def _check_room(self) -> None:
         try:
-            free = self._store.free_bytes()
+            room = self._store.room()
         except OSError as error:
             raise CannotStore(f"the bundles' place cannot be used: {error}") from error
-        if free is not None and free < _MIN_FREE_BYTES:
+        if room is not None and room.free_bytes < _MIN_FREE_BYTES:
             raise CannotStore(
-                f"only {free} bytes are left for bundles", "make room, or lower storage.max_size and run gc"
+                f"only {room.free_bytes} bytes are left for bundles",
+                "make room, or lower storage.max_size and run gc",
             )
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import platform
 import threading
+import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ from prometheus_client.metrics_core import Metric
 
 from snapshotter import __version__
 from snapshotter.bundle.index import CaptureRecord
+from snapshotter.bundle.room import Room
 from snapshotter.stacks.model import NodeAnswer
 
 
@@ -67,6 +69,24 @@ TABLE: tuple[Spec, ...] = (
     ),
     Spec("snapshotter_queue_length", "gauge", (), "Captures that were asked for and wait."),
     Spec("snapshotter_bundle_bytes", "gauge", (), "Size of all stored bundles."),
+    Spec(
+        "snapshotter_bundle_limit_bytes",
+        "gauge",
+        (),
+        "storage.max_size: the oldest bundles that are not pinned go when all together are larger.",
+    ),
+    Spec(
+        "snapshotter_storage_free_bytes",
+        "gauge",
+        ("holds",),
+        "Room on the file system that holds bundles or index; absent where an object store or a server holds them.",
+    ),
+    Spec(
+        "snapshotter_storage_size_bytes",
+        "gauge",
+        ("holds",),
+        "Size of the file system that holds bundles or index.",
+    ),
     Spec("snapshotter_config_last_reload_successful", "gauge", (), "0 where the last reload was refused."),
     Spec(
         "snapshotter_index_up",
@@ -87,6 +107,12 @@ TABLE: tuple[Spec, ...] = (
             "report_url",
         ),
         "1, with the newest verdict of the job.",
+    ),
+    Spec(
+        "snapshotter_verdict_headline_info",
+        "gauge",
+        ("job_id", "capture_id", "headline"),
+        "1, with the newest verdict of the job in one sentence, cut after 300 characters.",
     ),
     Spec(
         "snapshotter_verdict_timestamp_seconds",
@@ -111,6 +137,8 @@ PROCESS_OUTCOMES = (
 )
 RESULTS = ("accepted", "nothing_to_do", "malformed", "unauthorized", "too_large", "cannot_store")
 _DURATIONS = (0.5, 1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0)
+_MEASURE_LASTS = 120.0  # seconds: a file system that hangs has no known room
+_HEADLINE_CHARACTERS = 300
 _PAUSES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
@@ -121,7 +149,16 @@ class Published:
     index_up: bool = False
     queue_length: int = 0
     bundle_bytes: int = 0
+    bundle_limit_bytes: int = 0
     verdicts: tuple[CaptureRecord, ...] = ()  # the newest of each job that has a verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The room on file systems, by what they hold, and when it was looked at (Unix seconds)."""
+
+    at: float = 0.0
+    rooms: Mapping[str, Room] = field(default_factory=dict)
 
 
 class Histogram:
@@ -147,9 +184,10 @@ class Histogram:
 class Metrics:
     """Counts since the start, and a registry that serves them. Safe for many threads."""
 
-    def __init__(self, external_url: Callable[[], str]) -> None:
+    def __init__(self, external_url: Callable[[], str], *, now: Callable[[], float] = time.time) -> None:
         """`external_url` is the address under which people reach the pages, without a final slash."""
         self._external_url = external_url
+        self._now = now
         self._lock = threading.Lock()
         self._captures: Counter[tuple[str, str]] = Counter()
         self._processes: Counter[str] = Counter()
@@ -157,6 +195,7 @@ class Metrics:
         self._durations = Histogram(_DURATIONS)
         self._pauses = Histogram(_PAUSES)
         self.published = Published()
+        self.measured = Measured()
         self.reload_successful = True
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -205,10 +244,22 @@ class Metrics:
         if published.index_up:
             yield _gauge("snapshotter_queue_length", [((), float(published.queue_length))])
             yield _gauge("snapshotter_bundle_bytes", [((), float(published.bundle_bytes))])
+            yield _gauge("snapshotter_bundle_limit_bytes", [((), float(published.bundle_limit_bytes))])
+        yield from self._rooms(self.measured)
         yield from self._verdicts(published.verdicts)
+
+    def _rooms(self, measured: Measured) -> Iterator[Metric]:
+        if not measured.rooms or self._now() - measured.at > _MEASURE_LASTS:
+            return
+        rooms = sorted(measured.rooms.items())
+        free = [((holds,), float(room.free_bytes)) for holds, room in rooms]
+        yield _gauge("snapshotter_storage_free_bytes", free)
+        size = [((holds,), float(room.size_bytes)) for holds, room in rooms]
+        yield _gauge("snapshotter_storage_size_bytes", size)
 
     def _verdicts(self, records: tuple[CaptureRecord, ...]) -> Iterator[Metric]:
         infos: list[tuple[tuple[str, ...], float]] = []
+        headlines: list[tuple[tuple[str, ...], float]] = []
         times: list[tuple[tuple[str, ...], float]] = []
         base = self._external_url()
         for record in records:
@@ -224,10 +275,18 @@ class Metrics:
                 report_url(base, record.capture_id),
             )
             infos.append((labels, 1.0))
+            headlines.append(((record.job_id, record.capture_id, _cut(record.verdict.headline)), 1.0))
             times.append(((record.job_id,), record.finished_at))
         if infos:
             yield _gauge("snapshotter_verdict_info", infos)
+            yield _gauge("snapshotter_verdict_headline_info", headlines)
             yield _gauge("snapshotter_verdict_timestamp_seconds", times)
+
+
+def _cut(text: str) -> str:
+    """On one line, and not longer than a label should be."""
+    line = " ".join(text.split())
+    return line if len(line) <= _HEADLINE_CHARACTERS else f"{line[: _HEADLINE_CHARACTERS - 1]}…"
 
 
 def report_url(base: str, capture_id: str) -> str:

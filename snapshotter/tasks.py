@@ -26,7 +26,7 @@ from snapshotter.bundle.store import BundleStore
 from snapshotter.config import Config
 from snapshotter.errors import CannotStore, Conflict, NotFound, SnapshotterError
 from snapshotter.intake import Accepted, Intake
-from snapshotter.metrics import Metrics, Published
+from snapshotter.metrics import Measured, Metrics, Published
 from snapshotter.taking import STORE_RETRIES, Analyse, Capture, Progress, Taker
 from snapshotter.workqueue import Workers
 
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 LEASE = 60.0  # seconds after which a capture whose owner fell silent is another's
 RENEW_EVERY = 5.0
 PUBLISH_EVERY = 5.0
+MEASURE_EVERY = 10.0
 _MESSAGE_LOST_AFTER = 300.0  # a queued capture whose message is older is sent again
 _REFILL = 50
 _LEFT_BEHIND_AFTER = 3600.0  # an unfinished bundle that old has no writer any more
@@ -132,6 +133,7 @@ class Tasks:
         self._index.requeue_own(self._owner)
         self.hand_out()
         self.publish()
+        threading.Thread(target=self._keep_measured, name="measure", daemon=True).start()
         threading.Thread(target=self._keep_leases, name="leases", daemon=True).start()
         threading.Thread(target=self._keep_published, name="publish", daemon=True).start()
         self._workers.start()
@@ -194,11 +196,25 @@ class Tasks:
                 index_up=True,
                 queue_length=self._index.queue_length(),
                 bundle_bytes=self._index.total_bytes(),
+                bundle_limit_bytes=self._config().storage.max_size,
                 verdicts=self._index.newest(verdicts_only=True),
             )
         except CannotStore as error:
             log.error("%s", error)
             self._metrics.published = Published(verdicts=self._metrics.published.verdicts)
+
+    def measure(self) -> None:
+        """Read how much room there is, for the metrics. Blocks while a file system does not answer."""
+        rooms = {}
+        for holds, place in (("bundles", self._store), ("index", self._index)):
+            try:
+                found = place.room()
+            except OSError as error:
+                log.error("the room for %s cannot be told: %s", holds, error)
+                continue
+            if found is not None:
+                rooms[holds] = found
+        self._metrics.measured = Measured(self._now(), rooms)
 
     def _known(self, capture_id: str) -> CaptureRecord:
         record = self._index.get(capture_id)
@@ -236,6 +252,12 @@ class Tasks:
                 self._index.renew(running, self._owner, self._now() + LEASE)
             except SnapshotterError as error:
                 log.error("leases were not renewed: %s", error)
+
+    def _keep_measured(self) -> None:
+        """In a thread of its own, so that a file system that hangs holds up nothing else."""
+        while not self._stop.is_set():
+            self.measure()
+            self._stop.wait(MEASURE_EVERY)
 
     def _keep_published(self) -> None:
         while not self._stop.is_set():

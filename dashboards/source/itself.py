@@ -49,12 +49,13 @@ def itself() -> Json:
                 "Snapshotter",
                 p.timeseries(
                     "Captures",
-                    "Captures that ended. Complete: a stack of every process; empty: no process was found.",
+                    "Captures that ended, and that wait. Complete: a stack of every process; empty: none was found.",
                     [
                         Query(
                             "sum by (trigger, outcome) (increase(snapshotter_captures_total[$__rate_interval]))",
                             "{{trigger}}: {{outcome}}",
-                        )
+                        ),
+                        Query("sum by (instance) (snapshotter_queue_length)", "waiting {{instance}}"),
                     ],
                     unit="short",
                 ),
@@ -110,22 +111,19 @@ def itself() -> Json:
                     unit="short",
                 ),
                 p.timeseries(
-                    "Bundles and queue",
-                    "What is stored, and what waits.",
+                    "Room on disk",
+                    "What may still be written where bundles and index are, beside what bundles take and may take.",
                     [
+                        Query(
+                            "min by (instance, holds) (snapshotter_storage_free_bytes)",
+                            "free for {{holds}} {{instance}}",
+                        ),
                         Query("max by (instance) (snapshotter_bundle_bytes)", "bundles {{instance}}"),
-                        Query("sum by (instance) (snapshotter_queue_length)", "waiting {{instance}}"),
+                        Query("max by (instance) (snapshotter_bundle_limit_bytes)", "size cap {{instance}}"),
                     ],
                     unit="bytes",
-                    overrides=[
-                        {
-                            "matcher": {"id": "byRegexp", "options": "/^waiting /"},
-                            "properties": [
-                                {"id": "unit", "value": "short"},
-                                {"id": "custom.axisPlacement", "value": "right"},
-                            ],
-                        }
-                    ],
+                    thresholds=p.thresholds((None, p.RED), (134217728, p.GREEN)),
+                    threshold=True,
                 ),
             ),
             *p.row(

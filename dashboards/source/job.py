@@ -84,11 +84,13 @@ def job() -> Json:
                 "The newest capture of this job. The report has evidence, stacks and flame graph.",
                 [
                     Query(
-                        "max by (capture_id, scope, cause, culprit_ranks, culprit_nodes, report_url)"
-                        f" (snapshotter_verdict_info{{{JOB}}})"
+                        "max by (headline, capture_id, scope, cause, culprit_ranks, culprit_nodes, report_url)"
+                        f" (snapshotter_verdict_info{{{JOB}}} * on (job_id, capture_id, instance, job)"
+                        f" group_left (headline) snapshotter_verdict_headline_info{{{JOB}}})"
                     )
                 ],
                 columns={
+                    "headline": "Verdict",
                     "scope": "Scope",
                     "cause": "Cause",
                     "culprit_ranks": "Culprit ranks",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 from snapshotter.bundle import records
 from snapshotter.bundle.database import captures, incidents, lock_jobs, metadata, open_engine, storing
 from snapshotter.bundle.records import CaptureRecord, CaptureState
+from snapshotter.bundle.room import Room, room
 from snapshotter.bundle.schema import CaptureRequest, Manifest, storable
 from snapshotter.errors import CannotStore
 from snapshotter.incidents import Incident
@@ -48,6 +50,12 @@ class Index:
 
     def close(self) -> None:
         self._engine.dispose()
+
+    def room(self) -> Room | None:
+        """The room where SQLite's file is, None where the database is a server's. Raises OSError."""
+        url = self._engine.url
+        file = url.database if url.get_backend_name() == "sqlite" else None
+        return room(Path(file).parent) if file else None
 
     # Incidents and new captures
 

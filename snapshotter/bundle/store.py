@@ -18,6 +18,7 @@ from typing import Protocol
 import fsspec
 
 from snapshotter.bundle import schema
+from snapshotter.bundle.room import Room, room
 from snapshotter.errors import BundleError, NotFound, SnapshotterError
 
 _PARTIAL = ".partial"
@@ -53,8 +54,8 @@ class BundleStore(Protocol):
     def sweep(self, min_age: float) -> None:
         """Remove what writers left behind that died, if it is older than so many seconds."""
 
-    def free_bytes(self) -> int | None:
-        """Room that is left, None where there is no such limit."""
+    def room(self) -> Room | None:
+        """The room of the file system below, None where there is no such limit."""
 
 
 class FolderStore:
@@ -120,9 +121,9 @@ class FolderStore:
         for entry in left:
             shutil.rmtree(entry.path, ignore_errors=True)
 
-    def free_bytes(self) -> int | None:
+    def room(self) -> Room | None:
         self._root.mkdir(parents=True, exist_ok=True)
-        return shutil.disk_usage(self._root).free
+        return room(self._root)
 
     def _aside(self) -> Path:
         aside = self._root / _PARTIAL
@@ -190,7 +191,7 @@ class ObjectStore:
     def sweep(self, min_age: float) -> None:
         """Objects without a manifest stay: they may belong to a capture that is being stored."""
 
-    def free_bytes(self) -> int | None:
+    def room(self) -> Room | None:
         return None
 
     def _write(self, key: str, data: bytes) -> None:

@@ -262,8 +262,11 @@ def test_every_rule_was_evaluated_without_error(prometheus: str) -> None:
 def test_the_alert_says_what_the_verdict_says(prometheus: str) -> None:
     alerts = {one["labels"]["alertname"]: one for one in _get(f"{prometheus}/api/v1/alerts")["alerts"]}
     diagnosed = alerts["TrainingHangDiagnosed"]["annotations"]
+    (recorded,) = re.findall(r'headline="([^"]+)"', (RECORDED / "snapshotter.prom").read_text())
+    assert recorded.startswith("Rank 2 (on vm) ")
+    assert diagnosed["headline"] == recorded
     assert diagnosed["description"] == (
-        f"Job {JOB} hangs. Cause: storage_io, scope: local. Culprits: rank 2 on vm."
+        f"Job {JOB} hangs. {recorded} Cause: storage_io, scope: local. Culprits: rank 2 on vm."
     )
     assert re.fullmatch(r"http://\S+/captures/\w+-\w+", diagnosed["report_url"])
     assert f"/jobs/{JOB}/latest" in alerts["TrainingHang"]["annotations"]["report_url"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -117,7 +118,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         index = app.open_index(given, folder)
         store = Failing(app.open_bundles(given, folder))
         queue = open_queue(None, folder / name)
-        metrics = Metrics(lambda: "http://localhost")
+        metrics = Metrics(lambda: "http://localhost", now=clock)
         world: World
 
         def capture(request: CaptureRequest, progress: Callable[[str], None]) -> tuple[NodeAnswer, ...]:
@@ -516,6 +517,64 @@ def test_a_bundle_under_another_name_is_not_entered(world: World) -> None:
 
 
 # With its own threads
+
+
+def served(world: World, name: str) -> list[tuple[dict[str, str], float]]:
+    families = {family.name: family for family in world.metrics.collect()}
+    return [(one.labels, one.value) for one in families[name].samples] if name in families else []
+
+
+def test_the_room_of_each_place_is_measured(world: World) -> None:
+    assert served(world, "snapshotter_storage_free_bytes") == []
+    world.tasks.measure()
+    there = os.statvfs(world.folder)
+    size = there.f_blocks * there.f_frsize
+    wanted = [({"holds": "bundles"}, size), ({"holds": "index"}, size)]
+    assert served(world, "snapshotter_storage_size_bytes") == wanted
+    for _, free in served(world, "snapshotter_storage_free_bytes"):
+        assert 0 < free <= size
+
+
+def test_an_object_store_has_no_room_to_tell_of(make: Make) -> None:
+    world = make(config=Config(storage=StorageConfig(bundles="memory://bundles")))
+    world.tasks.measure()
+    assert [labels for labels, _ in served(world, "snapshotter_storage_free_bytes")] == [{"holds": "index"}]
+
+
+def test_room_that_was_measured_long_ago_is_not_told(world: World) -> None:
+    """As where the file system stopped answering."""
+    world.tasks.measure()
+    world.clock.now += 121
+    assert served(world, "snapshotter_storage_free_bytes") == []
+
+
+def test_a_place_that_fails_leaves_the_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(world.store, "room", fail, raising=False)
+    world.tasks.measure()
+    assert [labels for labels, _ in served(world, "snapshotter_storage_free_bytes")] == [{"holds": "index"}]
+
+
+@pytest.mark.parametrize(
+    ("headline", "told"),
+    [
+        ("Rank 3 waits\nfor\tdata.", "Rank 3 waits for data."),
+        ("r" * 300, "r" * 300),
+        ("r" * 301, "r" * 299 + "…"),
+    ],
+)
+def test_a_headline_fits_a_label(
+    world: World, monkeypatch: pytest.MonkeyPatch, headline: str, told: str
+) -> None:
+    monkeypatch.setitem(VERDICT, "headline", headline)
+    (capture_id,) = world.alert()
+    world.work()
+    world.tasks.publish()
+    assert served(world, "snapshotter_verdict_headline_info") == [
+        ({"job_id": "llama", "capture_id": capture_id, "headline": told}, 1.0)
+    ]
 
 
 def test_the_periodic_tasks_are_registered_and_run(make: Make) -> None:

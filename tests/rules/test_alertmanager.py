@@ -181,6 +181,24 @@ def test_a_hang_goes_to_the_snapshotter_at_once_and_to_people_once(alertmanager:
     assert sorted(one.body["groupLabels"]["job_id"] for one in webhooks) == ["gpt", "llama"]
 
 
+def test_the_page_tells_headline_culprits_and_where_the_report_is(alertmanager: Alertmanager) -> None:
+    verdict = alert("TrainingHangDiagnosed", "critical", "R&D <7>")
+    verdict["annotations"] |= {
+        "summary": "The hang of a training job has been diagnosed.",
+        "description": "Job R&D <7> hangs. Rank 5 (on gpu-1) reads in <listcomp> (data.py:7).",
+        "report_url": "http://snapshotter/captures/c1",
+    }
+    alertmanager.send(verdict)
+    (message,) = alertmanager.wait_for("/chat", "R&amp;D").body["attachments"]
+    assert message["title"] == "R&amp;D &lt;7&gt;: The hang of a training job has been diagnosed."
+    assert message["title_link"] == "http://snapshotter/captures/c1"
+    told, links = message["text"].splitlines()
+    assert told == (
+        "*TrainingHangDiagnosed* Job R&amp;D &lt;7&gt; hangs. Rank 5 (on gpu-1) reads in &lt;listcomp&gt; (data.py:7)."
+    )
+    assert links.startswith("<http://snapshotter/captures/c1|report> · ")
+
+
 @pytest.mark.parametrize(
     ("labels", "receivers"),
     [

@@ -30,8 +30,9 @@ def test_it_is_healthy_and_ready(service: Service) -> None:
     assert service.client.get("/-/ready").status_code == 200
 
 
-def test_every_metric_of_the_table_is_served_and_no_other(service: Service) -> None:
+def test_every_metric_of_the_table_is_served_and_no_other(service: Service, waiting: Wait) -> None:
     service.capture()
+    waiting(lambda: "snapshotter_verdict_info" in samples(service))
     families = list(parse_text(service.client.get("/metrics").text))
     served = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     assert served == {spec.name for spec in metrics.TABLE}
@@ -70,6 +71,10 @@ def test_the_verdict_is_a_metric_of_the_newest_capture_alone(service: Service, w
     ((labels, at),) = samples(service)["snapshotter_verdict_timestamp_seconds"]
     assert labels == {"job_id": "llama"}
     assert at == service.client.get(f"/api/v1/captures/{second}").json["finished_at"]
+    ((labels, value),) = samples(service)["snapshotter_verdict_headline_info"]
+    verdict = service.client.get(f"/api/v1/captures/{second}/report").json["verdict"]
+    assert value == 1.0
+    assert labels == {"job_id": "llama", "capture_id": second, "headline": verdict["headline"]}
 
 
 def test_captures_processes_and_sizes_are_counted(service: Service, waiting: Wait) -> None:
@@ -83,6 +88,7 @@ def test_captures_processes_and_sizes_are_counted(service: Service, waiting: Wai
     shown = service.client.get(f"/api/v1/captures/{capture_id}").json
     assert found["snapshotter_bundle_bytes"] == [({}, shown["bytes"])]
     assert found["snapshotter_queue_length"] == [({}, 0.0)]
+    assert found["snapshotter_bundle_limit_bytes"] == [({}, float(20 << 30))]
 
 
 def test_a_deleted_capture_takes_its_verdict_along(service: Service, waiting: Wait) -> None:

@@ -216,7 +216,7 @@ def test_when_the_disk_is_full_the_sender_is_asked_to_try_again(
 
 
 def _usage(free: int) -> Any:
-    return type("Usage", (), {"free": free})()
+    return type("Usage", (), {"free": free, "total": 10 * free})()
 
 
 def test_every_answer_is_counted(service: Service) -> None:
