@@ -23,6 +23,7 @@ from cheroot import wsgi
 from cheroot.ssl.builtin import BuiltinSSLAdapter
 
 from exporter import yamlconfig
+from exporter.connection import Connection
 from exporter.yamlconfig import ConfigError
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -209,6 +210,7 @@ def server(app: WsgiApp, address: str, config: WebConfig, path: Path | None, *, 
     """A cheroot server for `bind()` and then `serve()`; port 0 takes a free one (`bind_addr` tells)."""
     host, port = parse_address(address)
     made = wsgi.Server((host or "::", port), app, numthreads=threads, server_name="hangscope")
+    made.ConnectionClass = Connection
     made.shutdown_timeout = 1
     made.keep_alive_conn_limit = (
         100  # with cheroot's 10 the eleventh client that keeps its connection is reset
