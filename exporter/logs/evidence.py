@@ -11,7 +11,7 @@ _METRIC = re.compile(
     r"\w*loss\w*|lr\w*|learning|rate|grad\w*|g?norm|ppl|perplexity|acc|accuracy|mfu|tflops?|flops|throughput|tps|wps|ups"
     r"|rewards?|returns?|kl|entropy|eta|elapsed|time|speed|mem\w*|sec\w*|ms|score\w*|cost|nll\w*|bleu|psnr|sps|fps|dt|took"
     r"|ips|mse|mae|rmse|bpc|bpb|dice|iou|auc|skipped|remaining|duration|latency|samples?|tok\w*|images?|error|err|xent"
-    r"|logprob\w*|objective\w*|energy|forces?|consumption|bits|margin|fid|wer|cer"
+    r"|logprob\w*|objective\w*|energy|forces?|consumption|bits|margin|fid|wer|cer|learn|fitness|precision|recall|map|f"
 )
 _TIMING = re.compile(
     r"lr\w*|learning|grad\w*|gnorm|time|eta|elapsed|speed|mfu|mem\w*|tps|wps|avg|throughput|tok\w*|samples?|ms|it|sec|fps|dt"
@@ -27,7 +27,8 @@ _HAS_EVALUATED = re.compile(
 
 
 @lru_cache(maxsize=8192)
-def _is_metric(name: str) -> bool:
+def is_metric(name: str) -> bool:
+    """Whether a name is one of a training metric, a time or a rate."""
     return any(_METRIC.fullmatch(word) for word in words(name))
 
 
@@ -45,7 +46,7 @@ def is_evaluated(name: str) -> bool:
 def has_metrics(text: str) -> bool:
     """Whether a piece of text shows a training metric, a time or a rate with its number."""
     for match in _PAIR.finditer(text):
-        if _is_metric(match["name"]):
+        if is_metric(match["name"]):
             return True
     return _RATE.search(text) is not None
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from exporter.logs import patterns, phases
+from exporter.logs.languages import in_english
 from exporter.logs.model import Phase
 from exporter.logs.numbers import count
 from exporter.logs.reading import Form, Reading
 from exporter.logs.series import Chooser, Series
+from exporter.logs.tables import Tables
 from exporter.logs.words import Topic
 from exporter.logs.wrappers import Record, Unwrapper
 
@@ -20,6 +22,7 @@ _PHASE_OF_TOPIC = {
     Topic.CHECKPOINT: Phase.CHECKPOINTING,
     Topic.COMPILATION: Phase.COMPILING,
 }
+_LAST = (Form.BARE, Form.OTHER)  # a row of a table is surer than these
 _DECLARED = re.compile(
     r"(?i)(?<![a-z])(?:(?:total|max|number of)[ _](?:number of )?(?:training |train |optimi[sz]ation |optimizer )*"
     r"(?:steps|iterations|iters|updates)|max_iters?|max_steps|train_iters|num_train(?:ing)?_steps|train_steps)"
@@ -45,6 +48,7 @@ class Interpreter:
 
     def __init__(self, read: Callable[[Record], Reading | None] = patterns.read) -> None:
         self._read = read
+        self._tables = Tables() if read is patterns.read else None
         self._unwrap = Unwrapper()
         self.chooser = Chooser()
         self.records = 0
@@ -62,9 +66,11 @@ class Interpreter:
             return None
         self.last_record = self.records
         reading = self._read(record)
+        if self._tables is not None and (reading is None or reading.form in _LAST):
+            reading = self._tables.read(record) or reading
         series, moved = None, False
         # A record of training has nothing else to say, but for what another writer put behind its bar.
-        phrases = record.text
+        phrases = in_english(record.text)
         if reading is not None and reading.topic is None:
             series, moved = self._progress(reading, record)
             if reading.strong and reading.form is not Form.EPOCH:
@@ -144,7 +150,9 @@ class Interpreter:
 
     def _counts(self, series: Series) -> bool:
         """Whether a series is taken for training's, finer than epochs."""
-        return series.form is not Form.EPOCH and (series.strong or series.key in self.chooser.accepted())
+        if series.form is Form.EPOCH:
+            return False
+        return (series.strong and series.form is not Form.ROW) or series.key in self.chooser.accepted()
 
     def _is_training_again(self, series: Series) -> bool:
         """Whether the records that move are not those of an evaluation which prints as training does."""

@@ -7,12 +7,14 @@ that is a count, metrics beside it, and no word that makes it a mention, an eval
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from exporter.logs import bars, dicts
+from exporter.logs import bars, dicts, nameless
 from exporter.logs.evidence import has_metrics, is_evaluation_report, shows_evaluation
+from exporter.logs.languages import in_english
 from exporter.logs.numbers import NUMBER, count
 from exporter.logs.reading import NO_METRICS, Form, Reading, shape
-from exporter.logs.words import Counter, Topic, counter, is_alarm, is_mention, topic
+from exporter.logs.words import Counter, Topic, counter, is_alarm, is_mention, topic, words
 from exporter.logs.wrappers import Record
 
 _LOOKED_AT = 2000  # characters in which a counter may stand
@@ -22,7 +24,8 @@ _SEPARATOR = (
     r"(?:[\"']?\s*(?::=|[:=|]|=>|->)\s*[\"'\[(#]?\s*|\s*[\[(#]\s*#?|\s+(?:no\.?\s+|number\s+|is\s+)?[\[(#]?\s*|\s*\.{3,}\s*)"
 )
 _COUNTER = re.compile(
-    r"(?:steps?|iter(?:ation)?s?|itr|it|batch(?:es)?|updates?|up(?=\.\s)|epochs?|ep(?=\.\s))"
+    r"(?:steps?|iter(?:ation|ate)?s?|itr|it|batch(?:es)?|updates?|up(?=\.\s)|epochs?|ep(?=\.\s)"
+    r"|episodes?|rounds?|generations?|gen|frames?|ticks?|kimg|games|rollout|nupdates)"
     r"(?P<index>[ _-]?(?:num|number|no|idx|index|id|count)(?![a-z]))?\.?"
     + _SEPARATOR
     + rf"(?P<n>{NUMBER})(?:-(?P<upto>\d+)(?=\]))?(?![\w%]|\.\d|:\d\d)"
@@ -38,11 +41,7 @@ _EPOCH_PAIR = re.compile(
     r"(?i:epochs?|ep\.?)\s*[:\[(#]?\s*(?P<e>\d+)\s*\]?\s*[:|,\-–]\s*\[?\s*(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)"
 )
 _UNIT_BEHIND = re.compile(
-    r"(?<![\w./-])(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s+(?i:steps?|iterations?|iters?|batch(?:es)?|updates?)\b"
-)
-_TUPLE = re.compile(r"\A[\s\]:>|-]*\[\s*(?P<e>\d+)\s*,\s*(?P<n>\d+)\s*\]")  # [epoch, batch] loss: …
-_BARE = re.compile(
-    r"\A[\s\]:>|-]*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|\s-\s|\s{2,}|\t))"
+    r"(?:(?<=[\s:])\d+-(?P<upto>\d+)\s?(?i:batch(?:es)?|steps?|iters?)\b:)|(?<![\w./-])(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s+(?i:steps?|iterations?|iters?|batch(?:es)?|updates?)\b"
 )
 _EPOCH = re.compile(
     r"(?<![A-Za-z])(?i:epoch)s?(?:\s*\(\w+\))?[\"']?\s*[:=#|\[(]*\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)(?:\s*/\s*(?P<epochs>\d+))?"
@@ -51,6 +50,7 @@ _TRAIN_EPOCH = re.compile(r"(?i:train\w*)\s*:\s*(?P<epoch>\d+)\s*\[")
 _ONLY_BRACKETS = re.compile(r"\s*(?:\[[^\[\]]*\]\s*)+:?\s*\Z")
 # DeepSpeed prints this when its engine is made (deepspeed/runtime/engine.py, _report_progress), before any step.
 _DEEPSPEED_MADE = re.compile(r", skipped=0, lr=")
+_DOING = re.compile(r"[\s\])}>:,.-]*([A-Za-z]+ing)\b(?!\s*[:=]\s*[-\d])")
 _MILLISECONDS = re.compile(r"time \(ms\)", re.IGNORECASE)
 
 
@@ -59,6 +59,9 @@ def read(record: Record) -> Reading | None:
     text = record.text
     if not text or text.isspace():
         return None
+    english = in_english(text)
+    if english is not text:
+        record, text = replace(record, text=english), english
     found = bars.read(record)
     if found is not None:
         return found
@@ -68,7 +71,7 @@ def read(record: Record) -> Reading | None:
         return head if head is not None and head.form is Form.KEYED else dicts.read(record, brace) or head
     if not any(character.isdigit() for character in text):
         return None
-    return _keyed(record, text[:_LOOKED_AT], text) or _unnamed(record)
+    return _keyed(record, text[:_LOOKED_AT], text) or nameless.read(record, epoch_of(text)[0])
 
 
 def _keyed(record: Record, text: str, whole: str) -> Reading | None:
@@ -76,6 +79,7 @@ def _keyed(record: Record, text: str, whole: str) -> Reading | None:
     near: Reading | None = None
     micro: Reading | None = None
     epoch: Reading | None = None
+    other: Reading | None = None
     for match in _COUNTER.finditer(text):
         start = match.start()
         left = _NAME.search(text[max(0, start - 48) : start])
@@ -96,18 +100,19 @@ def _keyed(record: Record, text: str, whole: str) -> Reading | None:
         reading = _judge(record, whole, name_start, match.end(), kind, number, _total(match, whole, number))
         if kind is Counter.EPOCH:
             epoch = epoch or reading
+        elif kind is Counter.OTHER:
+            other = other or (reading if reading.topic is None else None)
         elif reading.topic is not None:
             near = near or reading
         elif kind is Counter.MICRO:
             micro = micro or reading
+        elif other is not None and name.lower() == "steps":
+            continue  # `Episode 1/500 | Reward: 7 | Steps: 23`: how long the episode was
         else:
             return reading
-    if near is not None:
+    if near is not None and (near.topic is not Topic.MENTION or epoch is None or not epoch.strong):
         return near
-    if micro is not None:
-        return micro
-    pair = _bracketed(record, whole)
-    return pair or epoch
+    return micro or _bracketed(record, whole) or epoch or other
 
 
 def _stem_length(match: re.Match[str]) -> int:
@@ -136,7 +141,7 @@ def _judge(
     record: Record, text: str, start: int, end: int, kind: Counter, number: int, total: int | None
 ) -> Reading:
     head, tail = text[:start], text[end:]
-    form = Form.EPOCH if kind is Counter.EPOCH else Form.KEYED
+    form = {Counter.EPOCH: Form.EPOCH, Counter.OTHER: Form.OTHER}.get(kind, Form.KEYED)
     key = f"{form}:{record.source}:{shape(head)}:{shape(text[start:end])}:{total if '/' in text[start:end] else None}"
     epoch, epochs = epoch_of(text)
     if kind is Counter.EPOCH:
@@ -155,17 +160,34 @@ def _judge(
     if is_alarm(text):
         return not_training(Topic.MENTION, "a heartbeat, watchdog or error message")
     if is_evaluation_report(tail) and form is not Form.EPOCH:
-        return not_training(Topic.EVALUATION, "its metrics are those of an evaluation")
+        if next(words(tail), "") in (
+            "train",
+            "training",
+        ):  # both estimated: where nothing else shows progress
+            form, key = Form.OTHER, f"{Form.OTHER}:{record.source}:{shape(head)}:estimate"
+        else:
+            return not_training(Topic.EVALUATION, "its metrics are those of an evaluation")
+    about = _verb(tail)
+    if about is not None:
+        return not_training(about, f"what is done at the number is {about}")
     metrics = has_metrics(head) or has_metrics(tail)
     about = topic(tail[:40])
     if about is not None and not metrics and not shows_evaluation(tail):
         return not_training(about, f"the text behind the number is about {about}")
-    strong = metrics or (total is not None and _in_brackets_alone(text, start))
+    alone = total is not None and not (head + tail).strip(" :=-*#.")
+    strong = metrics or alone or (total is not None and _in_brackets_alone(text, start))
     why = "" if strong else NO_METRICS
     if not strong:
         key += shape(tail)
     unstarted = number == 0 and _DEEPSPEED_MADE.match(tail) is not None
+    strong &= form is not Form.OTHER
     return Reading(form, key, number, total, epoch, None, strong, unstarted=unstarted, why=why, epochs=epochs)
+
+
+def _verb(tail: str) -> Topic | None:
+    """What `Evaluating`, `Saving` … right behind the number is about."""
+    match = _DOING.match(tail)
+    return topic(match[1]) if match else None
 
 
 def _in_brackets_alone(text: str, start: int) -> bool:
@@ -203,36 +225,17 @@ def _bracketed(record: Record, text: str) -> Reading | None:
             match = candidate
     if match is None:
         return None
-    number, total = count(match["n"]), count(match["total"])
+    found = match.groupdict()
+    number = count(found.get("upto") or found["n"])
+    total = count(found["total"]) if found["total"] else None
     if number is None or not has_metrics(text[match.end() :]):
         return None
     head = text[: match.start()]
     epoch, epochs = epoch_of(text)
-    own_epoch = match.groupdict().get("e")
+    own_epoch = found.get("e")
     if own_epoch:
         epoch = float(own_epoch)
     key = f"{Form.KEYED}:{record.source}:{shape(head)}:[]:{total}"
     about = topic(without_metrics(head)) or topic(match[0])
     why = f"the text before the number is about {about}" if about else ""
     return Reading(Form.KEYED, key, number, total, epoch, about, why=why, epochs=epochs)
-
-
-def _unnamed(record: Record) -> Reading | None:
-    """`[1, 2000] loss: 2.1`, `[150] loss=3.2`, `100 | loss 6.2`: a number, then metrics."""
-    text = record.text
-    pair = _TUPLE.match(text)
-    match = pair or _BARE.match(text)
-    if match is None:
-        if record.label is not None and has_metrics(text[:80]):
-            return Reading(Form.BARE, f"{Form.BARE}:{record.source}:label", record.label, strong=False)
-        return None
-    tail = text[match.end() :]
-    if not has_metrics(tail[:80]) or topic(tail[:24]) is not None:
-        return None
-    number = count(pair["n"] if pair else match["a"] or match["b"])
-    if number is None:
-        return None
-    epoch = float(pair["e"]) if pair else epoch_of(text)[0]
-    key = f"{Form.BARE}:{record.source}:{shape(text[: match.end()])}"
-    total = None if pair else count(match["total"] or "x")
-    return Reading(Form.BARE, key, number, total, epoch, strong=False, why="a number without a name")

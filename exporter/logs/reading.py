@@ -17,7 +17,9 @@ class Form(StrEnum):
     BAR = "bar"  # n/total with a drawn bar
     OPEN_BAR = "open bar"  # a bar without a total
     EPOCH = "epoch"  # shows whole epochs only
+    ROW = "row"  # of a table whose header names the counter
     BARE = "bare"  # a number without any name, before metrics
+    OTHER = "other"  # counts episodes, rounds, frames …
 
 
 NO_METRICS = "no metrics beside the number: counts once the same has come again with a higher one"

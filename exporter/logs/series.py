@@ -19,6 +19,7 @@ _YOUNG = 64  # records of a log in which every one may change what counts
 _NOW_AND_THEN = 16
 _RECURRED = 3  # records after which a weak series may count
 _BARS = (Form.BAR, Form.OPEN_BAR)
+_UNSETTLED = (*_BARS, Form.EPOCH, Form.ROW, Form.OTHER)  # others may come that count instead
 
 
 @dataclass(slots=True)
@@ -206,9 +207,7 @@ class Chooser:
         """Keys of the series that count whatever moves beside them: named counters, or a bar that is alone."""
         bars = sum(one.form in _BARS for one in self._series.values())
         alone = bars == 1 and not self._strong_records
-        return frozenset(
-            key for key in self.accepted() if alone or self._series[key].form not in (*_BARS, Form.EPOCH)
-        )
+        return frozenset(key for key in self.accepted() if alone or self._series[key].form not in _UNSETTLED)
 
     def accepted(self) -> frozenset[str]:
         """Keys of the series that count as training's, by all that was seen so far."""
@@ -233,9 +232,8 @@ class Chooser:
         found = keyed | bars
         if not found:
             found = {one.key for one in self._series.values() if one.form is Form.OPEN_BAR and one.count}
-        if not found:
-            bare = [one for one in self._series.values() if one.form is Form.BARE and _recurs(one)]
-            found = {max(bare, key=lambda one: one.count).key} if bare else set()
+        for form in (Form.ROW, Form.BARE, Form.OTHER):
+            found = found or self._most(form)
         if not found:
             found = {
                 one.key
@@ -243,6 +241,14 @@ class Chooser:
                 if one.form is Form.EPOCH and one.count and (one.strong or _recurs(one))
             }
         return found
+
+    def _most(self, form: Form) -> set[str]:
+        """Of the series of a form that moved as counters do, the one with the most records; all of tables."""
+        ones = [one for one in self._series.values() if one.form is form and (one.strong or _recurs(one))]
+        ones = [one for one in ones if one.count]
+        if form is Form.ROW:
+            return {one.key for one in ones}
+        return {max(ones, key=lambda one: one.count).key} if ones else set()
 
     def _bars(self, beside_keyed: bool) -> set[str]:
         candidates = [one for one in self._series.values() if one.form is Form.BAR and one.count]

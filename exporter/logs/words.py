@@ -29,6 +29,7 @@ class Counter(StrEnum):
     MICRO = "micro"  # micro batches within an iteration
     TOTAL = "total"
     EPOCH = "epoch"
+    OTHER = "other"  # what an iteration may be beside: episodes, rounds, generations, frames
 
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -84,6 +85,22 @@ _PLAIN = {
     ),
     *("outer", "policy", "epoch", "mini", "the", "sgd", "main"),
 }
+_OTHER = {
+    *(
+        "episode",
+        "episodes",
+        "eps",
+        "round",
+        "rounds",
+        "generation",
+        "generations",
+        "gen",
+        "timestep",
+        "timesteps",
+    ),
+    *("frame", "frames", "tick", "kimg", "games", "rollout", "nupdates"),
+}
+_ACTS = {"env", "environment", "actor", "agent", "sim"}
 _LIMIT = {"max", "maximum", "total", "num", "n", "target", "planned"}
 
 
@@ -96,6 +113,10 @@ def counter(name: str) -> Counter | None:
     if parts[-1] in _INDEX and len(parts) > 1 and parts[-2] in _SINGULAR:
         parts.pop()
     last, others = parts[-1], set(parts[:-1])
+    if last in _OTHER:
+        return Counter.OTHER if others <= {"total", "communication", "comm", "fl", "global", "misc"} else None
+    if others & _ACTS and last in _SINGULAR | _PLURAL:
+        return Counter.OTHER
     if last in ("epoch", "epochs", "ep"):
         if others & _LIMIT:
             return None
@@ -134,11 +155,11 @@ _TOPICS = (
         Topic.DATA,
         r"download\w*|tokeni[sz]\w*|preprocess\w*|process(?:ed|ing)|map(?:ping|ped)?|filter\w*|generat\w+|grouping"
         r"|pack(?:ing|ed)|extract\w*|shuffl\w*|scann?(?:ing|ed)?|index(?:ing|ed)|cach(?:ed|ing)|resolv\w+|fetch\w*"
-        r"|prepar\w+|collect\w*|collat\w+|merg\w+|convert\w*|encod\w+|creating|reading|parsing|adding|unpack\w*"
+        r"|prepar\w+|collect(?:s|ed|ing)?|collat\w+|merg\w+|convert\w*|encod\w+|creating|reading|parsing|adding|unpack\w*"
         r"|flatten\w*|casting|comput(?:ed|ing)|verif\w+|calibrat\w+|quanti[sz]\w+|pruning|sampling|rollouts?|\w*experience"
         r"|proc|copying|deleting|install\w*|pull(?:ing|ed)|import\w*|export\w*|prompts?|requests?|files?|images?|class"
         r"|decod(?:ed?|ing)|analy[sz]\w+|hashing|splitting|estimating|clustering|featuri[sz]ing|initiali[sz]ing|setting"
-        r"|receiv\w+|counting|layers?|rendering|simulat\w+|searching|crawling|cleaning|dedup\w*|embedding",
+        r"|receiv\w+|counting|layers?|rendering|simulat\w+|searching|crawling|cleaning|dedup\w*|embedding|datasets?",
     ),
 )
 _TOPIC_OF_WORD = tuple((topic, re.compile(pattern)) for topic, pattern in _TOPICS)
@@ -159,7 +180,7 @@ def topic(text: str) -> Topic | None:
 
 
 _MENTIONING = re.compile(
-    r"at|from|after|for|to|every|until|till|by|of|on|than|since|before|per|next|best|last|first|final|skip\w*|resum\w*"
+    r"at|from|actors?|env|environment|after|for|to|every|until|till|by|of|on|than|since|before|per|next|best|last|first|final|skip\w*|resum\w*"
     r"|start\w*|begin\w*|will|improvement|patience|heart-?beats?|watchdog|median|mean|avg|average|slow\w*|stuck|wait\w*"
     r"|remaining|estimated|expected|schedul\w*|min|max|num|total|size|fps|nan|skipped|interval|limit|reach\w*|warm-?up|save"
     r"|stop\w*|error|exception|fail\w*|rais\w*|in|with|over|during|between|via|about|only|each|all|initial"

@@ -51,6 +51,7 @@ _TIME = re.compile(
     r"|(?<=\[)\d\d:\d\d:\d\d(?:[.,]\d+)?(?=\])"
     r"|\A\d\d:\d\d:\d\d(?:[.,]\d+)?"
 )
+_EMPTY = re.compile(r"\[\s*\]")  # what is left of a time in brackets
 _PLACE = re.compile(r"[\w./-]+\.(?:py|cc|cpp|cu|rs|go|c|h):\d+(?::\w+)?")
 _RANK = re.compile(r"[\[(]\s*(?:global[ _])?rank[ :=_]*(?P<rank>\d+)\s*[\])]:?", re.IGNORECASE)
 
@@ -65,6 +66,7 @@ class Record:
     label: int | None = None  # the number that srun --label would write; it may be a counter
     nested: bool = False  # the cursor goes up again behind it: a bar below another one
     closed: bool = False  # ended by a newline, not redrawn
+    whole: str = ""  # with what was peeled off, where something was
 
 
 class _Docker(msgspec.Struct):
@@ -132,7 +134,7 @@ def plain(text: str, closed: bool = True) -> Record:
         if "\x1b" in text:
             text = _ESCAPES.sub("", text)
         text = _CONTROL.sub("", text)
-    rank, source, label = None, "", None
+    rank, source, label, whole = None, "", None, text
     for _ in range(6):
         for prefix in _PREFIXES:
             match = prefix.match(text)
@@ -147,10 +149,10 @@ def plain(text: str, closed: bool = True) -> Record:
                 label = rank
         source = found.get("source") or source
         text = text[match.end() :]
-    head = text[:200]
-    head = _PLACE.sub(" ", _TIME.sub(" ", head))
+    head = _PLACE.sub(" ", _EMPTY.sub(" ", _TIME.sub(" ", text[:200])))
     named = _RANK.search(head)
     if named is not None:
         rank = int(named["rank"])
         head = head[: named.start()] + " " + head[named.end() :]
-    return Record(head + text[200:], rank, source, label, nested, closed)
+    text = head + text[200:]
+    return Record(text, rank, source, label, nested, closed, "" if text == whole else whole)

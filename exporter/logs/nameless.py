@@ -1,0 +1,82 @@
+"""Counters without a name, or with one letter for it: `[1, 2000] loss: 2.1`, `100 | loss 6.2`, `E001 | B00010/10000`.
+
+Nothing in one such record says that it counts iterations: it is taken only where the number grows over several.
+"""
+
+from __future__ import annotations
+
+import re
+
+from exporter.logs.evidence import has_metrics, shows_evaluation
+from exporter.logs.numbers import count
+from exporter.logs.reading import Form, Reading, shape
+from exporter.logs.words import topic, words
+from exporter.logs.wrappers import Record
+
+_NO_NAME = "a number without a name"
+_TUPLE = re.compile(r"\A[\s\]:>|-]*\[\s*(?P<e>\d+)\s*,\s*(?P<n>\d+)\s*\]")  # [epoch, batch] loss: …
+_BARE = re.compile(
+    r"\A[\s\]:>|-]*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|\s-\s|\s{2,}|\t|\s(?=(?:train|loss)\b)))"
+)
+_LETTER = (
+    r"(?<![\w.])(?P<{0}>ep|[A-Za-z])(?:\s*[:=#]\s*|\s+|(?=\d))"
+    r"(?P<{1}>\d+)(?:\s*/\s*(?P<{2}>\d+))?(?![\w%]|\.\d|:\d\d)"
+)
+_LETTERS = re.compile(
+    r"\A[\s\]:>|\[(-]*"
+    + _LETTER.format("a", "n", "of")
+    + r"(?:[\s\]|,:;)\[(-]*"
+    + _LETTER.format("b", "m", "to")
+    + ")?"
+)
+_EPOCH_LETTERS = ("e", "ep")
+_COUNTING = (*_EPOCH_LETTERS, "b", "i", "k", "n", "s", "t")
+_FRACTION = re.compile(r"\d\.\d|\de[-+]?\d|nan\b|inf\b")
+
+
+def read(record: Record, epoch: float | None) -> Reading | None:
+    """A number, then metrics. `epoch` is what the record shows of it elsewhere."""
+    text = record.text
+    pair = _TUPLE.match(text)
+    match = pair or _BARE.match(text)
+    if match is None:
+        if record.label is not None and has_metrics(text[:80]):
+            return Reading(Form.BARE, f"{Form.BARE}:{record.source}:label", record.label, strong=False)
+        return _lettered(record)
+    tail = text[match.end() :]
+    first = next(words(tail), "")
+    if not has_metrics(tail[:80]) or (topic(tail[:24]) is not None and topic(first) is not None):
+        return _reported(record, match, tail, first)
+    number = count(pair["n"] if pair else match["a"] or match["b"])
+    if number is None:
+        return None
+    at = float(pair["e"]) if pair else epoch
+    key = f"{Form.BARE}:{record.source}:{shape(text[: match.end()])}"
+    total = None if pair else count(match["total"] or "x")
+    return Reading(Form.BARE, key, number, total, at, strong=False, why=_NO_NAME)
+
+
+def _reported(record: Record, match: re.Match[str], tail: str, first: str) -> Reading | None:
+    """`[100] valid_0's auc: 0.9`: boosting that shows no other metrics than those of its evaluation."""
+    number = count(match.groupdict().get("a") or "x")
+    if number is None or not shows_evaluation(tail[:80]) or _FRACTION.search(tail[:80]) is None:
+        return None
+    key = f"{Form.OTHER}:{record.source}:reported:{first}"
+    return Reading(Form.OTHER, key, number, strong=False, why="its metrics are an evaluation's")
+
+
+def _lettered(record: Record) -> Reading | None:
+    """`ep 3 b 1/100`, `e:3 i:200`, `s=10`: letters for the names of counters."""
+    text = record.text
+    match = _LETTERS.match(text)
+    if match is None or _FRACTION.search(text, match.end()) is None:
+        return None
+    name, number, total, epoch = match["a"].lower(), match["n"], match["of"], None
+    if name not in _COUNTING:
+        return None
+    if match["b"] is not None and match["b"].lower() in _COUNTING and name in _EPOCH_LETTERS:
+        epoch, number, total = float(match["n"]), match["m"], match["to"]
+    key = f"{Form.BARE}:{record.source}:{name}:{(match['b'] or '').lower()}:{total}"
+    return Reading(
+        Form.BARE, key, int(number), int(total) if total else None, epoch, strong=False, why=_NO_NAME
+    )
