@@ -10,7 +10,18 @@ from exporter.logs.words import Topic, is_sampling, is_training, topic
 from exporter.logs.wrappers import Record
 
 # tqdm.std.tqdm.format_meter, tqdm 4: `desc:  45%|####     | 9/20 [00:03<00:04,  2.7it/s, loss=1]`
-_TQDM = re.compile(rf"\|\s*(?P<n>{NUMBER})(?:it)?/(?P<total>{NUMBER}|\?)(?:it)?\s*\[(?P<rest>[^\]]*)")
+# alive-progress 3 draws an animation between the bar and the count.
+_TQDM = re.compile(
+    rf"\|\s*(?:[^\w\s|]+\s+)?(?P<n>{NUMBER})(?:it)?/(?P<total>{NUMBER}|\?)(?:it)?\s*\[(?P<rest>[^\]]*)"
+)
+# progressbar2: `10% (10 of 100) |##  | Elapsed Time: …`; fastprogress: `|---   | 25.00% [23/92 00:02<00:16 1.82]`.
+_PERCENTAGES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"(?P<share>\d{{1,3}})%\s*\((?P<n>{NUMBER}) of (?P<total>{NUMBER})\)(?P<rest>.*)",
+        rf"(?P<share>\d{{1,3}}(?:\.\d+)?)%\s*\[(?P<n>{NUMBER})/(?P<total>{NUMBER})(?P<rest>[^\]]*)\]",
+    )
+)
 _PERCENT = re.compile(r"\d{1,3}%\s*\Z")
 _OPEN = re.compile(rf"(?<![\w./])(?P<n>{NUMBER})it \[(?P<rest>[\d:]+,[^\]]*)\]?")
 _LOGGABLE = re.compile(rf"(?P<n>{NUMBER}|-)(?:it)?/(?P<total>{NUMBER})(?:it)?\s+rate:(?P<rest>\S*)")
@@ -59,9 +70,23 @@ def read(record: Record) -> Reading | None:
     )
     if match is None and _GLYPH_HINT.search(text):
         match = _BEHIND_GLYPHS.search(text) or _BEFORE_GLYPHS.search(text)
+    if match is None and "%" in text:
+        match = _with_percentage(text)
     if match is None:
         return None
     return _reading(record, text[: match.start()], match, text[match.end() :])
+
+
+def _with_percentage(text: str) -> re.Match[str] | None:
+    """A count and its total beside the percentage that they make."""
+    for pattern in _PERCENTAGES:
+        match = pattern.search(text)
+        if match is None:
+            continue
+        n, total = count(match["n"]), count(match["total"])
+        if n is not None and total and abs(100 * n / total - float(match["share"])) <= 1:
+            return match
+    return None
 
 
 def _reading(record: Record, description: str, match: re.Match[str], tail: str) -> Reading:
@@ -79,7 +104,14 @@ def _reading(record: Record, description: str, match: re.Match[str], tail: str) 
     sampling = about is None and is_sampling(description)
     if sampling:
         about, why = Topic.DATA, "bar about sampling"
-    if about is Topic.DATA and not sampling and named and unit in _UNITS and not _is_verb(description):
+    if (
+        about is Topic.DATA
+        and not sampling
+        and named
+        and not _DATASET.search(description)
+        and unit in _UNITS
+        and not _is_verb(description)
+    ):
         about, why = None, ""
     form = Form.BAR if total else Form.OPEN_BAR
     epoch, epochs = _epoch(description)
@@ -98,11 +130,15 @@ def _reading(record: Record, description: str, match: re.Match[str], tail: str) 
         about,
         True,
         named,
+        measured="=" in rest,
         unstarted=not number or n == "-",
         why=why,
         epochs=epochs,
         tail=tail.strip("] "),
     )
+
+
+_DATASET = re.compile(r"(?i)dataset")
 
 
 def _is_verb(description: str) -> bool:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from exporter.logs.numbers import NUMBER, count
 from exporter.logs.reading import NO_METRICS, Form, Reading
 from exporter.logs.words import Counter, Topic, counter, topic
-from exporter.logs.wrappers import Record
+from exporter.logs.wrappers import Record, plain
 
 _LOOKED_AT = 4096
 _START = re.compile(r"\{\s*[\"']")
 _ENTRY = re.compile(
-    r"""["'](?P<key>[^"'\n]{1,80})["']\s*:\s*(?:np\.\w+\(|tensor\()?\s*(?P<value>"[^"]*"|'[^']*'|[^,}\]\n]*)"""
+    r"""["'](?P<key>[^"'\n]{1,80})["']\s*:\s*(?:np\.\w+\(|tensor\()?\s*(?P<value>"[^"]*"|'[^']*'|(?!\s*[{\[])[^,}\]\n]*)"""
 )
 _TOTAL = re.compile(
     rf"""["']?(?<![\w/])(?:(?:max|total)_?(?:train(?:ing)?_?)?(?:steps?|iters?|iterations|updates)|num_(?:train(?:ing)?_)?(?:steps|iters|iterations))["']?\s*[:=]\s*["']?(?P<n>{NUMBER})"""
@@ -46,7 +47,25 @@ _ABOUT = {
     "op",
     "key",
 }
-_SUMMARY = ("train_runtime", "train_samples_per_second")
+SUMMARY = ("train_runtime", "train_samples_per_second")
+
+
+_MESSAGE = re.compile(r""""(?:message|msg|text|MESSAGE|event|log)"\s*:\s*("(?:[^"\\]|\\.)*")""")
+_NUMBERED = re.compile(r"(?i)(?:step|iter\w*|batch|epoch|update)s?\W*\d|\d+/\d+")
+
+
+def message(text: str) -> str | None:
+    """What a logger's JSON object says in words, where a counter is among them (bunyan, loguru, python-json-logger)."""
+    for match in _MESSAGE.finditer(text):
+        if _NUMBERED.search(match[1]) is None:
+            continue
+        try:
+            said = json.loads(match[1])
+        except ValueError:
+            continue
+        if isinstance(said, str):
+            return plain(said).text
+    return None
 
 
 def looks_like_one(text: str, brace: int) -> bool:
@@ -106,7 +125,7 @@ def _about(head: str, entries: list[tuple[str, str]]) -> tuple[Topic | None, str
     found = topic(head)
     if found is not None:
         return found, f"the text before the dict is about {found}"
-    if any(key in _SUMMARY for key, _ in entries):
+    if any(key in SUMMARY for key, _ in entries):
         return Topic.MENTION, "the summary of a finished training"
     for key, value in entries:
         if key.lower() in _ABOUT and (found := topic(value)) is not None:

@@ -28,6 +28,10 @@ _DECLARED = re.compile(
     r"(?:steps|iterations|iters|updates)|max_iters?|max_steps|train_iters|num_train(?:ing)?_steps|train_steps)"
     r"[\"']?\s*(?:[:=.]+|is|will be)?\s*(?P<n>\d[\d,]*)(?!\.?\d)"
 )
+_DECLARED_EPOCHS = re.compile(
+    r"(?i)(?<![a-z])(?:(?:total|max|num|number of|scheduled|train)[_ ](?:number of )?(?:train(?:ing)?[_ ])?epochs"
+    r"[\"']?\s*(?:[:=.]+|is|will be)?\s*(?P<n>\d+)(?!\.?\d)|for (?P<n_>\d+) epochs)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Interpreter:
         self.finished_by: str | None = None  # the words that said so
         self.crashed = False
         self.declared: int | None = None  # the run's length, where the log tells it beforehand
+        self.declared_epochs: int | None = None
 
     def feed(self, raw: bytes) -> Observation | None:
         """Take the next record; None where nothing is in it, or where it is a part of one that goes on."""
@@ -83,7 +88,8 @@ class Interpreter:
 
     def begin_again(self) -> None:
         """Another run has begun in the same log."""
-        self.phase, self.finished_by, self.crashed, self.declared = Phase.STARTING, None, False, None
+        self.phase, self.finished_by, self.crashed = Phase.STARTING, None, False
+        self.declared = self.declared_epochs = None
 
     def skim(self, key: str, numbers: list[bytes] | range) -> tuple[int, int | None, bool]:
         """Take records of a known series at once.
@@ -126,6 +132,9 @@ class Interpreter:
         declared = _DECLARED.search(text[:400])
         if declared is not None:
             self.declared = count(declared["n"])
+        epochs = _DECLARED_EPOCHS.search(text[:400])
+        if epochs is not None:
+            self.declared_epochs = int(epochs["n"] or epochs["n_"])
         if announced is None and self.phase is Phase.CHECKPOINTING and phases.saved(text):
             return Phase.TRAINING
         return announced

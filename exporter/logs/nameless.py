@@ -18,6 +18,11 @@ _TUPLE = re.compile(r"\A[\s\]:>|-]*\[\s*(?P<e>\d+)\s*,\s*(?P<n>\d+)\s*\]")  # [e
 _BARE = re.compile(
     r"\A[\s\]:>|-]*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|\s-\s|\s{2,}|\t|\s(?=(?:train|loss)\b)))"
 )
+# `Progress: 10/200 (5.0%) loss: 2.1`: the percentage is the pair's.
+_SHARE = re.compile(
+    r"(?<![\w./\[(-])(?P<n>\d[\d,]*)\s?/\s?(?P<total>\d[\d,]*)\s*[\[(]\s*(?P<share>\d{1,3}(?:\.\d+)?)\s?%\s*[\])]"
+)
+_MEASURED = re.compile(r"(?i)(?:acc\w*|correct|top-?\d|precision|recall|score)\W*\Z")
 _LETTER = (
     r"(?<![\w.])(?P<{0}>ep|[A-Za-z])(?:\s*[:=#]\s*|\s+|(?=\d))"
     r"(?P<{1}>\d+)(?:\s*/\s*(?P<{2}>\d+))?(?![\w%]|\.\d|:\d\d)"
@@ -37,6 +42,9 @@ _FRACTION = re.compile(r"\d\.\d|\de[-+]?\d|nan\b|inf\b")
 def read(record: Record, epoch: float | None) -> Reading | None:
     """A number, then metrics. `epoch` is what the record shows of it elsewhere."""
     text = record.text
+    shared = _shared(record)
+    if shared is not None:
+        return shared
     pair = _TUPLE.match(text)
     match = pair or _BARE.match(text)
     if match is None:
@@ -54,6 +62,19 @@ def read(record: Record, epoch: float | None) -> Reading | None:
     key = f"{Form.BARE}:{record.source}:{shape(text[: match.end()])}"
     total = None if pair else count(match["total"] or "x")
     return Reading(Form.BARE, key, number, total, at, strong=False, why=_NO_NAME)
+
+
+def _shared(record: Record) -> Reading | None:
+    """A count with its total and the percentage that they make, before metrics."""
+    match = _SHARE.search(record.text[:200]) if "%" in record.text else None
+    if match is None:
+        return None
+    head, number, total = record.text[: match.start()], count(match["n"]), count(match["total"])
+    if number is None or not total or abs(100 * number / total - float(match["share"])) > 1:
+        return None
+    if topic(head) is not None or _MEASURED.search(head) or not has_metrics(record.text[match.end() :]):
+        return None
+    return Reading(Form.KEYED, f"{Form.KEYED}:{record.source}:{shape(head)}:%:{total}", number, total)
 
 
 def _reported(record: Record, match: re.Match[str], tail: str, first: str) -> Reading | None:

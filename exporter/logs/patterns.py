@@ -55,7 +55,10 @@ _MILLISECONDS = re.compile(r"time \(ms\)", re.IGNORECASE)
 
 
 def read(record: Record) -> Reading | None:
-    """What the record shows; None where it shows no counter and no metrics at all."""
+    """What the record shows; None where it shows no counter and no metrics at all.
+
+    A logger's JSON is read for its message where that has more than words to say, or else for its fields.
+    """
     text = record.text
     if not text or text.isspace():
         return None
@@ -67,7 +70,11 @@ def read(record: Record) -> Reading | None:
         return found
     brace = text.find("{")
     if brace >= 0 and dicts.looks_like_one(text, brace):
-        head = _keyed(record, text[:brace], text) if brace else None
+        said = dicts.message(text) if not text[:brace].strip() else None
+        if said is not None:
+            return read(replace(record, text=said)) or dicts.read(record, brace)
+        summary = any(name in text for name in dicts.SUMMARY)
+        head = _keyed(record, text[:brace], text) if brace and not summary else None
         return head if head is not None and head.form is Form.KEYED else dicts.read(record, brace) or head
     if not any(character.isdigit() for character in text):
         return None
@@ -153,7 +160,9 @@ def _judge(
     about = topic(without_metrics(head))
     if about is not None:
         return not_training(about, f"the text before the number is about {about}")
-    if is_mention(head):
+    metrics = has_metrics(head) or has_metrics(tail)
+    begins = metrics and head.strip().lower() == "at"  # `At iteration 50, rms=…` is no sentence
+    if not begins and is_mention(head, without_metrics(head)):
         return not_training(Topic.MENTION, "the words before the number make it a mention")
     if _MILLISECONDS.search(head):
         return not_training(Topic.MENTION, "the number is a time")
@@ -170,7 +179,6 @@ def _judge(
     about = _verb(tail)
     if about is not None:
         return not_training(about, f"what is done at the number is {about}")
-    metrics = has_metrics(head) or has_metrics(tail)
     about = topic(tail[:40])
     if about is not None and not metrics and not shows_evaluation(tail):
         return not_training(about, f"the text behind the number is about {about}")
@@ -180,7 +188,7 @@ def _judge(
     if not strong:
         key += shape(tail)
     unstarted = number == 0 and _DEEPSPEED_MADE.match(tail) is not None
-    strong &= form is not Form.OTHER
+    strong &= form is not Form.OTHER and not begins
     return Reading(form, key, number, total, epoch, None, strong, unstarted=unstarted, why=why, epochs=epochs)
 
 
@@ -196,12 +204,17 @@ def _in_brackets_alone(text: str, start: int) -> bool:
     return opened >= 0 and _ONLY_BRACKETS.match(text, opened) is not None
 
 
+_MODULE = re.compile(r"(?i)\b\w+(?:(?:\.|::)\w+)*(?:\.|::)\w*train\w*(?:(?:\.|::)\w+)*")
 _COUNTS = r"(?!(?i:\w*(?:epoch|step|iter|batch|update)))"
 _PAIRS = re.compile(rf"{_COUNTS}[\w@./()-]+(?: {_COUNTS}[\w@./()-]+)?\s*[:=]\s*[-+]?\d[\w.%/+-]*")
 
 
 def without_metrics(head: str) -> str:
-    """The head without `name: number` pairs, whose names say what was measured, not what the record is about."""
+    """The head without what does not say what the record is about.
+
+    That is `name: number` pairs, whose names say what was measured, and the names of trainers' loggers.
+    """
+    head = _MODULE.sub(" ", head)
     return _PAIRS.sub(" ", head) if ":" in head or "=" in head else head
 
 

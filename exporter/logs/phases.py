@@ -25,6 +25,10 @@ _END = re.compile(
     r"|max(?:imum)? (?:number of )?(?:epochs|steps|iterations|updates) (?:was |is )?reached"
     r"|reached max[ _](?:epochs?|steps?|iterations?|updates?)"
     r"|early stopping[:!. ]+(?:stop|triggered|train)"
+    r"|stopping (?:since|because|early|after) |consecutive (?:epochs|iterations|rounds)\. stopping"
+    r"|run finished\b"
+    r"|(?:process|job|task|worker)s? .{0,40}?(?:exit(?:s|ed) (?:successfully|normally|with (?:exit )?code 0)"
+    r"|(?:completed|finished) successfully)"
     r"|num_updates: \d+ >= max_update"
     r"|done training\b"
     r")",
@@ -32,7 +36,8 @@ _END = re.compile(
 )
 _END_ALONE = re.compile(r"(?:all )?(?:done|finished|complete[d]?|bye)[.!]*\s*\Z", re.IGNORECASE)
 _SUMMARY = re.compile(
-    r"wandb:\s+(?:Run summary|Synced )|\btotal img/sec\b|\bprocess group destroyed\b", re.IGNORECASE
+    r"wandb:\s+(?:Run summary|Synced )|\btotal img/sec\b|\bprocess group destroyed\b|\Areal\s+\d+m[\d.]+s",
+    re.IGNORECASE,
 )
 _OF_EVALUATION = re.compile(
     r"(?<![a-z])(?:evaluator|evaluation|validation|eval|val|test)(?![a-z])", re.IGNORECASE
@@ -81,7 +86,7 @@ _HINTS = (
         "loss for",
     ),
     *(
-        "epochs completed",
+        "epochs",
         "exiting",
         "finish",
         "reached",
@@ -100,6 +105,9 @@ _HINTS = (
         "extension",
         "ninja",
         "autotune",
+        "exit",
+        "real",
+        "stopping",
         "traceback",
         "error",
     ),

@@ -37,6 +37,7 @@ class Reading:
     topic: Topic | None = None  # set: it is about something else than training
     strong: bool = True  # False: it counts only once the same shape has come again with a higher number
     named: bool = False  # a bar whose description names training
+    measured: bool = False  # a bar that shows metrics behind its rate
     unstarted: bool = False  # a bar drawn before its first iteration
     why: str = ""  # why it does not count, for people
     epochs: int | None = None  # the run has so many

@@ -47,6 +47,9 @@ class Series:
     stride: int = 0  # the newest advance
     outside_evaluation: int = 0
     closed: bool = False  # a bar ended by a newline
+    measured: bool = False  # a bar that showed metrics
+    epochs_of_bar: int = 0  # its records that showed the epoch that a bar shows: it counts epochs
+    redrawn: bool = False  # it was drawn with carriage returns before
     # Beside the strong series: their records while this bar was under way, and while it was not.
     during: int = 0
     beside: int = 0
@@ -107,6 +110,8 @@ class Chooser:
         else:
             self._series.move_to_end(reading.series)
         one.closed = closed
+        one.redrawn |= not closed
+        one.measured |= reading.measured
         if not reading.unstarted:
             self._count(one, reading, record, evaluating)
         if reading.iteration is not None:
@@ -128,7 +133,7 @@ class Chooser:
             one.last_number_record = record
         one.outside_evaluation += not evaluating
         if one.strong and one.form in (Form.KEYED, Form.METRICS):
-            self._refer(reading.iteration, 1)
+            self._refer(one, reading.iteration, 1)
 
     def _mark_bars(self, one: Series) -> None:
         """A bar begins: how do the others stand?"""
@@ -162,7 +167,7 @@ class Chooser:
         one.last_record = one.last_number_record = record
         one.outside_evaluation += len(numbers)
         if one.strong and one.form is Form.KEYED:
-            self._refer(one.last, len(numbers))
+            self._refer(one, one.last, len(numbers))
 
     def _age(self) -> None:
         """Judge again at the next question: every time in the beginning, then now and then."""
@@ -182,7 +187,7 @@ class Chooser:
         if one.form in _BARS and one.total is not None and number == one.total:
             self._finish_cycle(one)
 
-    def _refer(self, number: int | None, records: int) -> None:
+    def _refer(self, one: Series, number: int | None, records: int) -> None:
         """Records of a strong series: how do the bars stand beside them?"""
         self._strong_records += records
         advance = 0
@@ -192,6 +197,8 @@ class Chooser:
         for bar in self._series.values():
             if bar.form not in _BARS:
                 continue
+            if one.total is not None and (one.total, number) == (bar.epochs, bar.epoch):
+                one.epochs_of_bar += 1
             if bar.under_way:
                 bar.during += records
                 gone = (bar.last or 0) - bar.at_reference
@@ -220,7 +227,7 @@ class Chooser:
         keyed = {
             one.key
             for one in self._series.values()
-            if one.form in (Form.KEYED, Form.METRICS) and one.strong and one.count
+            if one.form in (Form.KEYED, Form.METRICS) and one.strong and one.count > 2 * one.epochs_of_bar
         }
         elsewhere = {key for key in keyed if self._series[key].outside_evaluation}
         keyed = elsewhere or keyed
@@ -254,6 +261,7 @@ class Chooser:
         candidates = [one for one in self._series.values() if one.form is Form.BAR and one.count]
         if beside_keyed:
             candidates = [one for one in candidates if self._agrees(one)]
+        candidates = _without_evaluations(candidates)
         named = [one for one in candidates if one.named]
         if named:
             totals = {one.total for one in named}
@@ -299,6 +307,23 @@ class Chooser:
             return set()
         longest = max(repeated, key=lambda one: (one.total or 0, -one.number))
         return {one.key for one in repeated if one is not longest}
+
+
+def _without_evaluations(bars: list[Series]) -> list[Series]:
+    """Without those that were only seen in evaluations, or show no metrics, where others of their kind were and do."""
+    trained = {_kind(one) for one in bars if one.outside_evaluation}
+    bars = [one for one in bars if one.outside_evaluation or _kind(one) not in trained]
+    measured = {one.key for one in bars if one.measured and not one.named}
+    return [
+        one
+        for one in bars
+        if one.named or one.measured or not measured or not measured.isdisjoint(one.inside)
+    ]
+
+
+def _kind(one: Series) -> str:
+    """What bars of one description have in common, whatever their totals."""
+    return one.key.rsplit(":", 2)[0]
 
 
 def _grows(numbers: Sequence[int]) -> bool:

@@ -47,6 +47,7 @@ class Tables:
 
     def __init__(self) -> None:
         self._header: _Header | None = None
+        self._counts_nothing = False  # the newest header names no counter
 
     def read(self, record: Record) -> Reading | None:
         """The record as a row of the table; None where it is none. A header is taken note of."""
@@ -59,9 +60,13 @@ class Tables:
                 return reading
         header = _header(text)
         if header is not None:
-            self._header = header
+            self._header, self._counts_nothing = header, False
             return None
-        return None if self._header is not None else _without_header(record)
+        if _names_metrics(text):
+            self._counts_nothing = True
+        if self._header is not None or self._counts_nothing:
+            return None
+        return _without_header(record)
 
 
 def _cells(text: str, cut: re.Pattern[str] | str | None) -> list[str]:
@@ -85,6 +90,14 @@ def _header(text: str) -> _Header | None:
         if found is not None:
             return found
     return None
+
+
+def _names_metrics(text: str) -> bool:
+    """Whether a record is made of names alone, of metrics for the most part."""
+    names = text.split()
+    if len(names) < 2 or any(character.isdigit() for name in names for character in name[:1]):
+        return False
+    return 2 * sum(map(is_metric, names)) > len(names)
 
 
 def _columns(cells: list[str], cut: re.Pattern[str] | str | None, indent: bool) -> _Header | None:
@@ -164,7 +177,11 @@ def _fitting(header: _Header, record: Record) -> tuple[list[str] | None, int]:
         # Of columns that are aligned by blanks some may be empty: the first is in its place in any case.
         if blank and header.number == 0 and 2 <= len(cells) < header.columns + 6 and header.epoch is None:
             filled = _cells(text, _BLANKS)
-            if 2 <= len(filled) < header.columns and _CELL.match(filled[0]) and _VALUE.match(filled[-1]):
+            if (
+                2 <= len(filled) < header.columns
+                and _CELL.match(filled[0])
+                and any(map(str.isdigit, filled[-1]))
+            ):
                 return [*filled, *[""] * (header.columns - len(filled))], 0
     return None, 0
 

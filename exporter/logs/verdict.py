@@ -41,11 +41,27 @@ def looks_finished(interpreter: Interpreter) -> bool:
     one = _newest(interpreter)
     if one is None:
         return False
-    if one.form is Form.BAR and one.closed and one.last_record >= interpreter.last_record:
+    if one.form is Form.BAR and one.closed and one.redrawn and one.last_record >= interpreter.last_record:
         return True  # a bar ended by a newline, and nothing behind it: the loop is over
-    if not _is_complete(one, one.stride or 1):
+    if not _is_complete(one, 1 if one.form is Form.BAR else one.stride or 1):
         return False
-    return one.epochs is None or one.epoch is None or one.epoch >= one.epochs - 1
+    return not _more_epochs(interpreter, one)
+
+
+def _more_epochs(interpreter: Interpreter, one: Series) -> bool:
+    """Whether the run has more epochs than were shown, by the records themselves, another counter or what was said."""
+    if one.epochs is not None and one.epoch is not None:
+        return one.epoch < one.epochs - 1
+    counting = [
+        other
+        for other in interpreter.chooser.series
+        if other.form is Form.EPOCH and other.total is not None and other.last is not None
+    ]
+    newest = max(counting, key=lambda other: other.last_number_record, default=None)
+    if newest is not None and one.form is not Form.EPOCH:
+        return (newest.last or 0) < (newest.total or 0) - 1
+    declared = interpreter.declared_epochs
+    return declared is not None and one.epoch is not None and one.epoch < declared - 1
 
 
 def _newest(interpreter: Interpreter) -> Series | None:

@@ -45,6 +45,7 @@ _SINGULAR = {
     "step",
     "iter",
     "iteration",
+    "iterate",
     "it",
     "itr",
     "batch",
@@ -213,13 +214,17 @@ def _is_old(word: str) -> bool:
     return _OLD.fullmatch(word) is not None
 
 
-def is_mention(before: str) -> bool:
-    """Whether the words before a counter make it a mention in a sentence (`saved at iteration 5`, `best: step 5`)."""
+def is_mention(before: str, bare: str) -> bool:
+    """Whether the words before a counter make it a mention in a sentence (`saved at iteration 5`, `best: step 5`).
+
+    `bare` is the same without metrics and their numbers.
+    """
     found = list(words(before))
     if not found:
         return False
     clause = words(_CLAUSE.split(before)[-1])
-    return _mentions(found[-1]) or any(map(_is_old, found)) or not _LIMITING.isdisjoint(clause)
+    last = list(words(bare))[-1:]
+    return any(map(_mentions, last)) or any(map(_is_old, found)) or not _LIMITING.isdisjoint(clause)
 
 
 def is_alarm(text: str) -> bool:
