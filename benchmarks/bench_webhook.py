@@ -3,27 +3,27 @@
 The snapshotter runs in a process of its own with SQLite on the disk; its capture is made up. Notifications
 come at fixed moments (open loop: a slow answer does not slow the sender down) over kept connections, about 50
 jobs that begin to hang one after another; each is sent again and again, as Alertmanagers do. The peer of the
-same run is the same server and framework answering 202 without reading or storing anything.
+same run is the same server and Flask answering 202 without reading or storing anything.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import openloop
 from flask import Flask
+from openloop import Results
 
 from exporter import webconfig
-from snapshotter import app
+from snapshotter import app, serving
 from snapshotter.bundle.schema import CaptureRequest
 from snapshotter.config import Config
 from snapshotter.stacks.model import NodeAnswer
@@ -38,7 +38,6 @@ VERDICT = {
     "confidence": 0.5,
     "headline": "Rank 0 is stuck.",
 }
-JOBS = 50
 
 
 def main() -> int:
@@ -47,98 +46,55 @@ def main() -> int:
     )
     parser.add_argument("--rate", type=int, default=1000, help="notifications a second (%(default)s)")
     parser.add_argument("--seconds", type=int, default=30, help="(%(default)s)")
+    parser.add_argument("--jobs", type=int, default=50, help="that begin to hang meanwhile (%(default)s)")
+    parser.add_argument("--connections", type=int, default=8, help="(%(default)s)")
     parser.add_argument("--serve", choices=("snapshotter", "peer"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(options.serve)
         return 0
-    peer, _ = measure("peer", options.rate, options.seconds)
-    real, captures = measure("snapshotter", options.rate, options.seconds)
+    load = (options.rate, options.seconds, options.jobs, options.connections)
+    peer, _ = measure("peer", *load)
+    real, captures = measure("snapshotter", *load)
     sent = options.rate * options.seconds
     answered = sum(real.statuses.values())
     print(f"peer:        {peer.describe()}")
     print(f"snapshotter: {real.describe()}")
     print(f"p99 ratio to the peer: {real.quantile(0.99) / peer.quantile(0.99):.2f}")
     print(f"sent {sent}, answered {answered}, by status {dict(real.statuses)}")
-    print(f"jobs {JOBS}, captures {captures}")
+    print(f"jobs {options.jobs}, captures {captures}")
     good = real.quantile(0.99) <= 0.1 and real.statuses.keys() <= {200, 202} and answered == sent
-    return 0 if good and captures == JOBS else 1
+    return 0 if good and captures == options.jobs else 1
 
 
-class Results:
-    """Answer times in seconds, from the moment a notification was due; and statuses."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-        self.statuses: Counter[int] = Counter()
-
-    def quantile(self, q: float) -> float:
-        return sorted(self.times)[min(int(q * len(self.times)), len(self.times) - 1)]
-
-    def describe(self) -> str:
-        parts = (
-            f"{name} {self.quantile(q) * 1000:.1f} ms"
-            for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1))
-        )
-        return ", ".join(parts)
-
-
-def measure(kind: str, rate: int, seconds: int) -> tuple[Results, int]:
+def measure(kind: str, rate: int, seconds: int, jobs: int, connections: int) -> tuple[Results, int]:
     """Run one server and send to it; the answer times, and the captures it took."""
     with subprocess.Popen(
         [sys.executable, __file__, "--serve", kind], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None and process.stdin is not None
         port = int(process.stdout.readline())
-        results = Results()
-        lock = threading.Lock()
-        senders = 8
-        start = time.monotonic() + 0.5
-        threads = [
-            threading.Thread(
-                target=send, args=(port, range(n, rate * seconds, senders), rate, start, results, lock)
-            )
-            for n in range(senders)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        requests = [http_request(f"job-{number}") for number in range(jobs)]
+        count = rate * seconds
+        results = openloop.run(
+            ("127.0.0.1", port),
+            lambda number: requests[job_of(number, count, jobs)],
+            rate=rate,
+            count=count,
+            connections=connections,
+        )
         process.stdin.close()
         return results, int(process.stdout.readline())
 
 
-def send(port: int, numbers: range, rate: int, start: float, results: Results, lock: threading.Lock) -> None:
-    """Send the notifications of these numbers, each at its moment."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    headers = {"Content-Type": "application/json"}
-    for number in numbers:
-        due = start + number / rate
-        time.sleep(max(0.0, due - time.monotonic()))
-        body = notification(number, numbers[-1])
-        try:
-            connection.request("POST", "/api/v1/alerts", body, headers)
-            answer = connection.getresponse()
-        except OSError:  # the server closed the kept connection just then; Alertmanager tries again too
-            connection.close()
-            connection.request("POST", "/api/v1/alerts", body, headers)
-            answer = connection.getresponse()
-        answer.read()
-        took = time.monotonic() - due
-        with lock:
-            results.times.append(took)
-            results.statuses[answer.status] += 1
-    connection.close()
+def job_of(number: int, count: int, jobs: int) -> int:
+    """The jobs begin to hang one after another; those that do are told of in turn, in the end all."""
+    hanging = min(jobs, 1 + number * jobs // max(count - 2 * jobs, 1))
+    return number % hanging
 
 
-def notification(number: int, last: int) -> bytes:
-    """One of the jobs that hang already, one more every so often; four alerts each, as four logs give."""
-    hanging = 1 + number * (JOBS - 1) // max(last, 1)
-    job = (
-        f"job-{min(number % max(hanging, 1), JOBS - 1)}"
-        if number < last - 2 * JOBS
-        else f"job-{number % JOBS}"
-    )
+def http_request(job: str) -> bytes:
+    """A notification of four alerts, as four logs give."""
     alerts = [
         {
             "status": "firing",
@@ -158,11 +114,17 @@ def notification(number: int, last: int) -> bytes:
         }
         for rank in range(4)
     ]
-    return json.dumps({"version": "4", "groupKey": job, "receiver": "snapshotter", "alerts": alerts}).encode()
+    body = json.dumps({"version": "4", "groupKey": job, "receiver": "snapshotter", "alerts": alerts}).encode()
+    head = (
+        "POST /api/v1/alerts HTTP/1.1\r\nHost: localhost\r\nUser-Agent: Alertmanager/0.27.0\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 def serve(kind: str) -> None:
     """The server process: prints its port, ends with its standard input, then prints the captures taken."""
+    serving.share_interpreter()
     if kind == "peer":
         listen(peer(), lambda: 0)
         return
@@ -187,9 +149,9 @@ def serve(kind: str) -> None:
         def finish() -> int:
             deadline = time.monotonic() + 60
             index = running.services.index
-            while {one.state for one in index.list(limit=500)} != {"done"} and time.monotonic() < deadline:
+            while {one.state for one in index.list(limit=10_000)} != {"done"} and time.monotonic() < deadline:
                 time.sleep(0.1)
-            return len(index.list(limit=500))
+            return len(index.list(limit=10_000))
 
         listen(app.create_app(running.services), finish)
         running.stop()
@@ -206,7 +168,7 @@ def peer() -> Flask:
 
 
 def listen(wsgi: Flask, finish: Callable[[], int]) -> None:
-    server = webconfig.server(wsgi, "127.0.0.1:0", webconfig.WebConfig(), None, threads=16)
+    server = webconfig.server(wsgi, "127.0.0.1:0", webconfig.WebConfig(), None, threads=10)
     webconfig.bind(server)
     threading.Thread(target=server.serve, daemon=True).start()
     print(server.bind_addr[1], flush=True)

@@ -24,13 +24,12 @@ from snapshotter.web.auth import Auth
 from snapshotter.web.captures import captures
 from snapshotter.web.health import health
 from snapshotter.web.pages import pages
+from snapshotter.web.refusal import headers_of
 from snapshotter.web.runbooks import runbooks
-from snapshotter.web.webhook import webhook
+from snapshotter.web.webhook import MAX_BODY_BYTES, Shortcut, webhook
 from snapshotter.workqueue import open_queue
 
 log = logging.getLogger(__name__)
-
-MAX_BODY_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +151,7 @@ def create_app(services: Services) -> Flask:
 
     @app.errorhandler(SnapshotterError)
     def explain(error: SnapshotterError) -> ResponseReturnValue:
-        answer = jsonify(error=error.message, remedy=error.remedy)
-        if error.status == 401:
-            answer.headers["WWW-Authenticate"] = 'Bearer realm="hangscope"'
-        if error.status == 503:
-            answer.headers["Retry-After"] = "10"
-        return answer, error.status
+        return jsonify(error=error.message, remedy=error.remedy), error.status, headers_of(error)
 
     @app.errorhandler(OSError)
     def explain_store(error: OSError) -> ResponseReturnValue:
@@ -175,4 +169,5 @@ def create_app(services: Services) -> Flask:
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
         return response
 
+    app.wsgi_app = Shortcut(app.wsgi_app, services)  # type: ignore[method-assign]
     return app

@@ -10,7 +10,7 @@ it started before that end, and a new hang if it started afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 # Alerts that are told apart per job; further ones count, but their end does not.
@@ -76,6 +76,9 @@ def observe(
     new_id: Callable[[], str],
 ) -> Step:
     """Take in one notification's alerts of one job; `last` is the job's newest incident, open or closed."""
+    events = tuple(events)
+    if last is not None and _says_nothing_new(last, events, now):
+        return Step(None)
     firing = dict(last.firing) if last else {}
     ended = dict(last.ended) if last else {}
     heard_firing = False
@@ -134,6 +137,17 @@ def forgotten(incident: Incident, policy: Policy, now: float) -> bool:
 
 def close(incident: Incident, now: float) -> Incident:
     return replace(incident, closed_at=now, firing={})
+
+
+def _says_nothing_new(incident: Incident, events: Sequence[AlertEvent], now: float) -> bool:
+    """Whether all that is heard is known and was heard lately: the common case, and to be cheap."""
+    if not incident.is_open or not 0 <= now - incident.last_seen_at < _SEEN_RESOLUTION:
+        return False
+    for event in events:
+        known = incident.firing.get(event.fingerprint)
+        if not event.firing or known is None or (event.starts_at is not None and event.starts_at > known):
+            return False
+    return True
 
 
 def _cooling(incident: Incident, policy: Policy, now: float) -> bool:

@@ -13,6 +13,7 @@ from snapshotter.bundle.schema import CaptureRequest, new_capture_id, storable
 from snapshotter.bundle.store import BundleStore
 from snapshotter.config import Config
 from snapshotter.errors import BadRequest, CannotStore
+from snapshotter.groupcommit import GroupCommit
 from snapshotter.incidents import Incident, Policy, Step
 
 # Below this the disk counts as full: a bundle of one node takes about as much.
@@ -33,6 +34,12 @@ class Accepted:
     changed: bool  # whether anything was stored
 
 
+@dataclass(frozen=True, slots=True)
+class _Notification:
+    reading: Reading
+    sender: str
+
+
 class Intake:
     """Turns what comes from outside into rows of the index. Safe for many threads."""
 
@@ -44,34 +51,65 @@ class Intake:
         self._store = store
         self._now = now
         self._recent = _Recent()
+        self._commits: GroupCommit[_Notification, Accepted] = GroupCommit(self._commit)
 
     def notification(self, reading: Reading, sender: str) -> Accepted:
         """Alerts of one notification. Raises CannotStore, then nothing of it was stored."""
         now = self._now()
-        jobs = {one.job_id: one for one in reading.jobs}
         last = self._recent.get(reading.jobs, now)
         if last is None:
-            last = self._index.last_incidents(tuple(jobs))
+            last = self._index.last_incidents([one.job_id for one in reading.jobs])
             self._recent.put(last, now)
         if not any(self._step(one, last, now).incident for one in reading.jobs):
             return Accepted((), (), changed=False)  # a repetition, the common case: nothing to write
+        return self._commits.add(_Notification(reading, sender))
+
+    def _commit(self, batch: Sequence[_Notification]) -> list[Accepted | Exception]:
+        """Store what all these ask for in one transaction, each as if they had come one after another."""
+        now = self._now()
+        jobs = tuple({job.job_id: None for one in batch for job in one.reading.jobs})
+        outcomes: list[Accepted | Exception] = []
+        requests: list[CaptureRequest] = []
+        enqueued_at: dict[str, float] = {}
+        changed: dict[str, Incident] = {}
         with self._index.deciding(jobs) as decisions:
-            last = decisions.last_incidents(tuple(jobs))
-            steps = {one.job_id: self._step(one, last, now) for one in reading.jobs}
-            requests = [
-                self._of_alert(jobs[job_id], step.incident, reading.receiver, sender, now)
-                for job_id, step in steps.items()
-                if step.capture and step.incident is not None
-            ]
-            if requests:
-                self._check_room()
-            changed = [step.incident for step in steps.values() if step.incident is not None]
-            decisions.save(changed)
-            enqueue = tuple(one.capture_id for one in requests[:_ENQUEUE_AT_ONCE])
-            decisions.add(requests, enqueued_at=dict.fromkeys(enqueue, now))
-        self._recent.put({one.job_id: one for one in changed}, now)
+            last = decisions.last_incidents(jobs)
+            for one in batch:
+                try:
+                    new, its = self._decide(one, last, now)
+                except CannotStore as error:
+                    outcomes.append(error)
+                    continue
+                last |= {incident.job_id: incident for incident in its}
+                changed |= {incident.id: incident for incident in its}
+                requests += new
+                accepted = Accepted(
+                    tuple(new), tuple(r.capture_id for r in new[:_ENQUEUE_AT_ONCE]), changed=bool(its)
+                )
+                enqueued_at |= dict.fromkeys(accepted.enqueue, now)
+                outcomes.append(accepted)
+            decisions.save(tuple(changed.values()))
+            decisions.add(requests, enqueued_at=enqueued_at)
+        self._recent.put({one.job_id: one for one in changed.values()}, now)
         _audit(requests)
-        return Accepted(tuple(requests), enqueue, changed=bool(changed))
+        return outcomes
+
+    def _decide(
+        self, one: _Notification, last: Mapping[str, Incident], now: float
+    ) -> tuple[list[CaptureRequest], list[Incident]]:
+        """The captures that a notification asks for, and the incidents that it changes. Raises CannotStore."""
+        requests: list[CaptureRequest] = []
+        changed: list[Incident] = []
+        for job in one.reading.jobs:
+            step = self._step(job, last, now)
+            if step.incident is None:
+                continue
+            changed.append(step.incident)
+            if step.capture:
+                requests.append(self._of_alert(job, step.incident, one.reading.receiver, one.sender, now))
+        if requests:
+            self._check_room()
+        return requests, changed
 
     def manual(self, job_id: str, reason: str, requested_by: str) -> Accepted:
         """Somebody asks; a capture of the job that waits is the answer. Raises BadRequest, CannotStore."""
@@ -160,7 +198,7 @@ class Intake:
         _audit([request])
         return Accepted((request,), (request.capture_id,), changed=True)
 
-    def _step(self, job: JobAlerts, last: dict[str, Incident], now: float) -> Step:
+    def _step(self, job: JobAlerts, last: Mapping[str, Incident], now: float) -> Step:
         return incidents.observe(
             last.get(job.job_id),
             job.job_id,

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 LEASE = 60.0  # seconds after which a capture whose owner fell silent is another's
 RENEW_EVERY = 5.0
 PUBLISH_EVERY = 5.0
+_PUBLISH_PAUSE = 0.5  # between two times, however much changes
 MEASURE_EVERY = 10.0
 _MESSAGE_LOST_AFTER = 300.0  # a queued capture whose message is older is sent again
 _REFILL = 50
@@ -264,3 +265,4 @@ class Tasks:
             self._changed.wait(PUBLISH_EVERY)
             self._changed.clear()
             self.publish()
+            self._stop.wait(_PUBLISH_PAUSE)

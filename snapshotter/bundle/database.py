@@ -13,6 +13,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from snapshotter.errors import CannotStore
 
+WRITE_TIMEOUT = 5.0  # seconds that a writer waits for its turn
+
 metadata = sa.MetaData()
 
 captures = sa.Table(
@@ -72,7 +74,7 @@ def open_engine(url: str) -> sa.Engine:
     if parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
     engine = sa.create_engine(
-        parsed, pool_size=10, max_overflow=20, pool_timeout=5, connect_args={"timeout": 5}
+        parsed, pool_size=10, max_overflow=20, pool_timeout=5, connect_args={"timeout": WRITE_TIMEOUT}
     )
 
     @sa.event.listens_for(engine, "connect")

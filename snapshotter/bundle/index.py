@@ -9,6 +9,7 @@ Methods raise CannotStore where the database fails.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,15 @@ from typing import Any, cast
 import sqlalchemy as sa
 
 from snapshotter.bundle import records
-from snapshotter.bundle.database import captures, incidents, lock_jobs, metadata, open_engine, storing
+from snapshotter.bundle.database import (
+    WRITE_TIMEOUT,
+    captures,
+    incidents,
+    lock_jobs,
+    metadata,
+    open_engine,
+    storing,
+)
 from snapshotter.bundle.records import CaptureRecord, CaptureState
 from snapshotter.bundle.room import Room, room
 from snapshotter.bundle.schema import CaptureRequest, Manifest, storable
@@ -40,6 +49,7 @@ class Index:
     def __init__(self, url: str) -> None:
         """`url` is SQLAlchemy's; tables are made where they are missing. Raises CannotStore."""
         self._engine = open_engine(url)
+        self._writer = threading.Lock()
         try:
             with self._writing() as connection:
                 lock_jobs(connection, ["tables of hangscope"])  # two that start at once would both make them
@@ -266,10 +276,23 @@ class Index:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        with storing(), self._engine.connect() as connection:
+        with storing(), self._turn(), self._engine.connect() as connection:
             connection = connection.execution_options(hangscope_writes=True)
             with connection.begin():
                 yield connection
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """SQLite has one writer; who waits for its lock sleeps for up to 0.1 s at a time, so wait in line here."""
+        if self._engine.dialect.name != "sqlite":
+            yield
+            return
+        if not self._writer.acquire(timeout=WRITE_TIMEOUT):
+            raise CannotStore("the index cannot be used: it is busy", "check the disk it is on")
+        try:
+            yield
+        finally:
+            self._writer.release()
 
 
 class Decisions:

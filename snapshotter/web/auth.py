@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flask import Request
+from werkzeug.wrappers import Request
 
 from exporter.yamlconfig import ConfigError
 from snapshotter.errors import Forbidden, Unauthorized

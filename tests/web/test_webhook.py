@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from exporter.yamlconfig import ConfigError
+from snapshotter.bundle.room import Room
 from snapshotter.config import Config, IncidentConfig
 from snapshotter.web.auth import TokenFile
 
@@ -65,6 +66,35 @@ def test_many_at_once_about_one_hang_are_one_capture(service: Service, waiting: 
     assert sorted(set(answers)) == [(200, 0), (202, 1)]
     assert answers.count((202, 1)) == 1
     waiting(lambda: len(service.capturer.asked) == 1)
+
+
+def test_hangs_of_many_jobs_at_once_are_one_capture_each(service: Service, waiting: Wait) -> None:
+    app = service.client.application
+
+    def send(number: int) -> tuple[int, str]:
+        job = f"job-{number % 20}"
+        answer = app.test_client().post("/api/v1/alerts", json=service.alert(job_id=job, log=str(number)))
+        return answer.status_code, job if answer.json["captures"] else ""
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(send, range(80)))
+    assert {status for status, _ in answers} == {202}  # each is an alert of its own, and stored
+    assert sorted(job for _, job in answers if job) == sorted(f"job-{number}" for number in range(20))
+    waiting(lambda: len(service.capturer.asked) == 20)
+    assert len({one.job_id for one in service.capturer.asked}) == 20
+
+
+def test_without_room_the_end_of_a_hang_is_still_taken_in(
+    service: Service, alert: Alert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.capture()
+    monkeypatch.setattr(service.running.services.store, "room", lambda: Room(0, 1))
+    refused = service.client.post("/api/v1/alerts", json=service.alert(job_id="other"))
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "10")
+    over = alert() | {"status": "resolved", "endsAt": "2026-11-30T02:00:00Z"}
+    assert service.client.post("/api/v1/alerts", json=notification(over)).status_code == 202
+    monkeypatch.undo()
+    assert service.client.post("/api/v1/alerts", json=service.alert(job_id="other")).status_code == 202
 
 
 def test_alerts_of_several_jobs_in_one_notification(service: Service, alert: Alert) -> None:
