@@ -13,7 +13,8 @@ from functools import lru_cache
 _LATIN = {
     "epoch": "épocas? épokas? épochas? époques? epoques? epocas? época épocas epoche epochen epok epoke epoka epoki"
     " epocha epochy epocă epohă dönem devir",
-    "step": "schritte? schrittes étapes? etapes? paso pasos passo passi passos krok kroki kroku kroků stap stappen steg"
+    "step": "schritte? trainingsschritte? iterationsschritte?"
+    " schrittes étapes? etapes? paso pasos passo passi passos krok kroki kroku kroků stap stappen steg"
     " skritt trin pas adım adim bước buoc langkah lépés askel",
     "iteration": "itération itérations iteración iteraciones iteracion iteração iterações iteracao iterazione"
     " iterazioni iteracja iteracji iteratie iteraties iterace iterasyon iterație iterácia",

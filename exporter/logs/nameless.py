@@ -10,7 +10,7 @@ import re
 from exporter.logs.evidence import has_metrics, shows_evaluation
 from exporter.logs.numbers import count
 from exporter.logs.reading import Form, Reading, shape
-from exporter.logs.words import topic, words
+from exporter.logs.words import is_alarm, topic, words
 from exporter.logs.wrappers import Record
 
 _NO_NAME = "a number without a name"
@@ -23,6 +23,12 @@ _SHARE = re.compile(
     r"(?<![\w./\[(-])(?P<n>\d[\d,]*)\s?/\s?(?P<total>\d[\d,]*)\s*[\[(]\s*(?P<share>\d{1,3}(?:\.\d+)?)\s?%\s*[\])]"
 )
 _MEASURED = re.compile(r"(?i)(?:acc\w*|correct|top-?\d|precision|recall|score)\W*\Z")
+# `After 100 steps the loss is 2.3`, `5000 5% (0m 21s) 2.41`, `0m 12s (- 3m 1s) (5 6%) 1.53`.
+_AFTER = re.compile(
+    r"\A\W*(?:after\s+)?(?P<n>\d[\d,]*)\s+(?:training |train )?(?:steps|iterations|iters|batches|updates|epochs)\b"
+    r"|(?:\A\s*|\()(?P<m>\d+)\s+\d{1,3}%(?=\)| \()",
+    re.IGNORECASE,
+)
 _LETTER = (
     r"(?<![\w.])(?P<{0}>ep|[A-Za-z])(?:\s*[:=#]\s*|\s+|(?=\d))"
     r"(?P<{1}>\d+)(?:\s*/\s*(?P<{2}>\d+))?(?![\w%]|\.\d|:\d\d)"
@@ -50,7 +56,7 @@ def read(record: Record, epoch: float | None) -> Reading | None:
     if match is None:
         if record.label is not None and has_metrics(text[:80]):
             return Reading(Form.BARE, f"{Form.BARE}:{record.source}:label", record.label, strong=False)
-        return _lettered(record)
+        return _counted(record) or _lettered(record)
     tail = text[match.end() :]
     first = next(words(tail), "")
     if not has_metrics(tail[:80]) or (topic(tail[:24]) is not None and topic(first) is not None):
@@ -86,11 +92,29 @@ def _reported(record: Record, match: re.Match[str], tail: str, first: str) -> Re
     return Reading(Form.OTHER, key, number, strong=False, why="its metrics are an evaluation's")
 
 
+def _counted(record: Record) -> Reading | None:
+    """A number with its unit or percentage behind it, then values."""
+    match = _AFTER.search(record.text[:120])
+    if match is None or is_alarm(record.text):
+        return None
+    tail = record.text[match.end() :]
+    if _FRACTION.search(tail) is None or topic(tail) is not None or (match["n"] and not has_metrics(tail)):
+        return None
+    number = count(match["n"] or match["m"])
+    return Reading(
+        Form.BARE,
+        f"{Form.BARE}:{record.source}:counted:{match['n'] is None}",
+        number,
+        strong=False,
+        why=_NO_NAME,
+    )
+
+
 def _lettered(record: Record) -> Reading | None:
     """`ep 3 b 1/100`, `e:3 i:200`, `s=10`: letters for the names of counters."""
     text = record.text
     match = _LETTERS.match(text)
-    if match is None or _FRACTION.search(text, match.end()) is None:
+    if match is None or is_alarm(text) or _FRACTION.search(text, match.end()) is None:
         return None
     name, number, total, epoch = match["a"].lower(), match["n"], match["of"], None
     if name not in _COUNTING:

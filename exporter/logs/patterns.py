@@ -25,7 +25,7 @@ _SEPARATOR = (
 )
 _COUNTER = re.compile(
     r"(?:steps?|iter(?:ation|ate)?s?|itr|it|batch(?:es)?|updates?|up(?=\.\s)|epochs?|ep(?=\.\s)"
-    r"|episodes?|rounds?|generations?|gen|frames?|ticks?|kimg|games|rollout|nupdates)"
+    r"|samples|tokens|examples|sequences|episodes?|rounds?|generations?|gen|frames?|ticks?|kimg|games|rollout|nupdates)"
     r"(?P<index>[ _-]?(?:num|number|no|idx|index|id|count)(?![a-z]))?\.?"
     + _SEPARATOR
     + rf"(?P<n>{NUMBER})(?:-(?P<upto>\d+)(?=\]))?(?![\w%]|\.\d|:\d\d)"
@@ -46,11 +46,14 @@ _UNIT_BEHIND = re.compile(
 _EPOCH = re.compile(
     r"(?<![A-Za-z])(?i:epoch)s?(?:\s*\(\w+\))?[\"']?\s*[:=#|\[(]*\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)(?:\s*/\s*(?P<epochs>\d+))?"
 )
+_VALUES = re.compile(r"[:=]\s*[-+]?\d+\.\d+.*[:=]\s*[-+]?\d+\.\d+")
 _TRAIN_EPOCH = re.compile(r"(?i:train\w*)\s*:\s*(?P<epoch>\d+)\s*\[")
 _ONLY_BRACKETS = re.compile(r"\s*(?:\[[^\[\]]*\]\s*)+:?\s*\Z")
 # DeepSpeed prints this when its engine is made (deepspeed/runtime/engine.py, _report_progress), before any step.
 _DEEPSPEED_MADE = re.compile(r", skipped=0, lr=")
 _DOING = re.compile(r"[\s\])}>:,.-]*([A-Za-z]+ing)\b(?!\s*[:=]\s*[-\d])")
+_METRIC_AT = re.compile(r"(?i)\b(?:loss|perplexity|ppl|error|cost|reward)\b[^\d|,;=]*\bat\s+(?:global\s+)?\Z")
+_VALUE_BEHIND = re.compile(r"\s*[:=]\s*[-+]?(?:\d+\.\d|nan|inf)")
 _MILLISECONDS = re.compile(r"time \(ms\)", re.IGNORECASE)
 
 
@@ -161,7 +164,9 @@ def _judge(
     if about is not None:
         return not_training(about, f"the text before the number is about {about}")
     metrics = has_metrics(head) or has_metrics(tail)
-    begins = metrics and head.strip().lower() == "at"  # `At iteration 50, rms=…` is no sentence
+    # No sentences: `At iteration 50, rms=…`, `loss (for one batch) at step 200: 1.39`.
+    begins = metrics and head.strip().lower() == "at"
+    begins |= _VALUE_BEHIND.match(tail) is not None and _METRIC_AT.search(head) is not None
     if not begins and is_mention(head, without_metrics(head)):
         return not_training(Topic.MENTION, "the words before the number make it a mention")
     if _MILLISECONDS.search(head):
@@ -232,8 +237,8 @@ def _bracketed(record: Record, text: str) -> Reading | None:
     match = _EPOCH_PAIR.search(text[:200]) or _UNIT_BEHIND.search(text[:200])
     if match is None:
         for candidate in _BRACKETS.finditer(text[:200]):
-            before = text[: candidate.start()].rstrip(" :")
-            if re.search(r"(?i)epochs?(?:\(\w+\))?\Z", before) and candidate["e"] is None:
+            left = text[: candidate.start()].rstrip(" :")
+            if re.search(r"(?i)epochs?(?:\(\w+\))?\Z", left) and candidate["e"] is None:
                 continue  # the epoch's own pair
             match = candidate
     if match is None:
@@ -241,14 +246,16 @@ def _bracketed(record: Record, text: str) -> Reading | None:
     found = match.groupdict()
     number = count(found.get("upto") or found["n"])
     total = count(found["total"]) if found["total"] else None
-    if number is None or not has_metrics(text[match.end() :]):
-        return None
-    head = text[: match.start()]
+    head, tail = text[: match.start()], text[match.end() :]
     epoch, epochs = epoch_of(text)
+    # Values of any names are metrics behind an epoch and its batch; or they stand before: `loss: 2.30  [ 64/60000]`.
+    before = not tail.strip(" ]") and has_metrics(head)
+    if number is None or not (has_metrics(tail) or before or (epoch is not None and _VALUES.search(tail))):
+        return None
     own_epoch = found.get("e")
     if own_epoch:
         epoch = float(own_epoch)
     key = f"{Form.KEYED}:{record.source}:{shape(head)}:[]:{total}"
     about = topic(without_metrics(head)) or topic(match[0])
     why = f"the text before the number is about {about}" if about else ""
-    return Reading(Form.KEYED, key, number, total, epoch, about, why=why, epochs=epochs)
+    return Reading(Form.KEYED, key, number, total, epoch, about, not before, why=why, epochs=epochs)

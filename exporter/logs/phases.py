@@ -58,7 +58,8 @@ _SAVED = re.compile(
 )
 _EVALUATE = re.compile(
     r"(?<![a-z])(?:(?:start(?:ing)?|begin(?:ning)?|running) (?:the )?(?:validation|evaluation|inference|eval)"
-    r"|(?:evaluating|validating|sanity checking|testing)(?![a-z])|engine run starting)",
+    r"|(?:evaluating|validating|sanity checking|testing)(?![a-z])|engine run starting"
+    r"|(?:eval|evaluation|validation) (?:begins?|starts?|started|beginning)(?![a-z]))",
     re.IGNORECASE,
 )
 _COMPILE = re.compile(

@@ -7,6 +7,7 @@ CSVLoggers and many loops print them. A header may come again, and other records
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from exporter.logs.evidence import is_evaluated, is_metric
@@ -25,6 +26,7 @@ _VALUE = re.compile(
     r"(?i:[-+]?(?:\d[\d.,_]*|\.\d+)(?:e[-+]?\d+)?\s?(?:%|[a-z]{1,3}(?:/[a-z]{1,4})?)?|\d+(?::\d\d)+(?:\.\d+)?"
     r"|[-+]?inf(?:inity)?|nan|none|null|n/?a|-+|\d{4}-\d\d-\d\d[t ]?[\d:.,]*z?|)\Z"
 )
+_COMMENT = re.compile(r"\A\s*(?:#|//|%)\s*(?=[A-Za-z])")
 _NAMELESS = {"#": Counter.CURRENT, "e": Counter.EPOCH}  # spaCy's
 
 
@@ -46,7 +48,7 @@ class Tables:
     """The newest table of one log."""
 
     def __init__(self) -> None:
-        self._header: _Header | None = None
+        self._headers: tuple[_Header, ...] = ()  # one record, as it can be cut
         self._counts_nothing = False  # the newest header names no counter
 
     def read(self, record: Record) -> Reading | None:
@@ -54,17 +56,17 @@ class Tables:
         text = record.text
         if not text or len(text) > _LONGEST:
             return None
-        if self._header is not None:
-            reading = _row(self._header, record)
+        for header in self._headers:
+            reading = _row(header, record)
             if reading is not None:
                 return reading
-        header = _header(text)
-        if header is not None:
-            self._header, self._counts_nothing = header, False
+        headers = tuple(_read_header(text))
+        if headers:
+            self._headers, self._counts_nothing = headers, False
             return None
         if _names_metrics(text):
             self._counts_nothing = True
-        if self._header is not None or self._counts_nothing:
+        if self._headers or self._counts_nothing:
             return None
         return _without_header(record)
 
@@ -78,18 +80,15 @@ def _cells(text: str, cut: re.Pattern[str] | str | None) -> list[str]:
     return text.split() if cut is None else [cell.strip() for cell in cut.split(text.strip())]
 
 
-def _header(text: str) -> _Header | None:
-    """The header that a record is."""
-    cuts: tuple[re.Pattern[str] | str | None, ...]
-    if _BOX.search(text):
-        cuts = (_BOX,)
-    else:
-        cuts = tuple(cut for cut in ("\t", ",", ";") if text.count(cut) >= 1) or (_BLANKS, None)
+def _read_header(text: str) -> Iterator[_Header]:
+    """The header that a record is, in each way in which it can be cut into cells."""
+    text = _COMMENT.sub("", text)
+    cuts: tuple[re.Pattern[str] | str | None, ...] = (_BOX,) if _BOX.search(text) else ()
+    cuts = cuts or tuple(cut for cut in ("\t", ",", ";") if cut in text) or (_BLANKS, None)
     for cut in cuts:
         found = _columns(_cells(text, cut), cut, text[:1] == " ")
         if found is not None:
-            return found
-    return None
+            yield found
 
 
 def _names_metrics(text: str) -> bool:
@@ -174,14 +173,11 @@ def _fitting(header: _Header, record: Record) -> tuple[list[str] | None, int]:
         blank = header.cut in (_BLANKS, None)
         if blank and header.indent and len(cells) == header.columns + 1 and _CELL.match(cells[0]):
             return cells, 1
-        # Of columns that are aligned by blanks some may be empty: the first is in its place in any case.
-        if blank and header.number == 0 and 2 <= len(cells) < header.columns + 6 and header.epoch is None:
-            filled = _cells(text, _BLANKS)
-            if (
-                2 <= len(filled) < header.columns
-                and _CELL.match(filled[0])
-                and any(map(str.isdigit, filled[-1]))
-            ):
+        # Of columns that are aligned by blanks some may be empty: those before the others are in their places.
+        if blank and 2 <= len(cells) < header.columns:
+            counting = max(header.number or 0, header.epoch or 0)
+            filled = _cells(text, _BLANKS) if counting == 0 else cells
+            if counting < len(filled) <= header.columns and any(map(str.isdigit, filled[-1])):
                 return [*filled, *[""] * (header.columns - len(filled))], 0
     return None, 0
 

@@ -204,7 +204,7 @@ class Tracker:
         if observation is None:
             return
         self._recogniser.see(observation.text)
-        if observation.reading is None:
+        if observation.reading is None or observation.reading.topic is Topic.MENTION:
             self._look_for_trouble(observation, at)
         if observation.series is not None:
             accepted = observation.series.key in self._interpreter.chooser.accepted()

@@ -26,7 +26,7 @@ def has_ended(interpreter: Interpreter) -> bool:
         return False
     if one.epochs is not None and one.epoch is not None:
         return one.epoch >= one.epochs
-    return one.epoch is None and not one.resets
+    return one.epoch is None and not one.resets and not _more_epochs(interpreter, one)
 
 
 def looks_finished(interpreter: Interpreter) -> bool:
@@ -42,7 +42,9 @@ def looks_finished(interpreter: Interpreter) -> bool:
     if one is None:
         return False
     if one.form is Form.BAR and one.closed and one.redrawn and one.last_record >= interpreter.last_record:
-        return True  # a bar ended by a newline, and nothing behind it: the loop is over
+        return not _more_epochs(
+            interpreter, one
+        )  # ended by a newline, and nothing behind it: the loop is over
     if not _is_complete(one, 1 if one.form is Form.BAR else one.stride or 1):
         return False
     return not _more_epochs(interpreter, one)

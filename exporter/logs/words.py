@@ -99,6 +99,7 @@ _OTHER = {
         "timestep",
         "timesteps",
     ),
+    *("samples", "tokens", "examples", "sequences"),
     *("frame", "frames", "tick", "kimg", "games", "rollout", "nupdates"),
 }
 _ACTS = {"env", "environment", "actor", "agent", "sim"}
