@@ -31,9 +31,19 @@ def logs(report: LogReport, now: float) -> Section:
         "Training logs",
         ("Job", "Log", "Framework", "Phase", "Iteration", "Age", "Limit and why", "Path"),
         rows,
-        notes=tuple(
-            f"Job {one.job_id}, rank {one.rank}: its output is a {one.kind}. {one.remedy}"
-            for one in report.unfollowed
+        notes=(
+            *(f"The search for {one}. What it found before is still followed." for one in report.failing),
+            *(f"The search for {one} does not come back." for one in report.hanging),
+            *(
+                f"Job {one.job_id}, log {one.log}: the exporter failed at {one.failures} records or reads, the last "
+                f"time with {one.failure}. What came behind them was read; its own log has the trace, please report it."
+                for one in report.logs
+                if one.failures
+            ),
+            *(
+                f"Job {one.job_id}, rank {one.rank}: its output is a {one.kind}. {one.remedy}"
+                for one in report.unfollowed
+            ),
         ),
         empty="No training log is followed. A log is found when a rank's or its launcher's output goes to a "
         "file, or when the configuration names it under `logs`.",

@@ -132,6 +132,12 @@ TABLE: tuple[Spec, ...] = (
         "Records longer than 1 MiB, which are not looked at.",
     ),
     Spec(
+        "training_log_reading_failures_total",
+        "counter",
+        ("job_id", "log"),
+        "Records and reads at which the exporter itself failed; what came behind them was read. A fault to report.",
+    ),
+    Spec(
         "training_log_readable",
         "gauge",
         ("job_id", "log"),
@@ -143,6 +149,13 @@ TABLE: tuple[Spec, ...] = (
         (),
         "Searches for logs (one per configured path, one for all processes) that take longer than 2 s or never come "
         "back; the exporter's log names them.",
+    ),
+    Spec(
+        "training_log_searches_failing",
+        "gauge",
+        (),
+        "Searches for logs that failed the last time; what they found before is still followed. The landing page and "
+        "the exporter's log say why.",
     ),
     Spec(
         "training_rank_output_unfollowed",

@@ -36,6 +36,7 @@ class IterationCollector:
                 "phase",
                 "trouble_records_total",
                 "skipped_records_total",
+                "reading_failures_total",
                 "readable",
             )
         }
@@ -43,6 +44,7 @@ class IterationCollector:
             of = (state.job_id, state.log)
             families["info"].add(*of, state.path, state.framework, value=1.0)
             families["readable"].add(*of, value=float(state.problem is None))
+            families["reading_failures_total"].add(*of, value=float(state.failures))
             if not state.opened:
                 continue
             if state.last_iteration is not None:
@@ -63,7 +65,9 @@ class IterationCollector:
             unfollowed.add(one.job_id, str(one.rank), one.kind, value=1.0)
         hanging = family("training_log_searches_hanging")
         hanging.add(value=float(len(report.hanging)))
-        return metrics((*families.values(), unfollowed, hanging))
+        failing = family("training_log_searches_failing")
+        failing.add(value=float(len(report.failing)))
+        return metrics((*families.values(), unfollowed, hanging, failing))
 
 
 def _add_intervals(add: Callable[..., None], state: LogState) -> None:

@@ -66,6 +66,8 @@ class LogState:
     skipped_records: int = 0
     problem: str | None = None  # why it cannot be read, or not as was asked
     opened: bool = True  # it could be read at least once
+    failures: int = 0  # records and reads at which the exporter itself failed
+    failure: str | None = None  # the newest of them
 
     def age(self, now: float) -> float:
         """Seconds since the training last moved on, or since the log is followed."""
@@ -90,3 +92,4 @@ class LogReport:
     logs: tuple[LogState, ...] = ()
     unfollowed: tuple[Unfollowed, ...] = ()
     hanging: tuple[str, ...] = ()  # searches for logs that do not come back in time
+    failing: tuple[str, ...] = ()  # searches for logs that fail, with why

@@ -26,6 +26,7 @@ class _Errand(Generic[T]):
         self.result = result
         self.answered = False  # it has come back once
         self.slow = False  # it did not come back in time, and has not done better since
+        self.failure: str | None = None  # why the newest one failed
         self._patience = patience
         self._lane = Lane("log search")
         self._came: tuple[T, float] | None = None  # with the seconds that it took
@@ -40,21 +41,34 @@ class _Errand(Generic[T]):
             found = work()
             self._came = found, time.monotonic() - started
 
-        self._lane.run(search, 0.0)
+        try:
+            self._lane.run(search, 0.0)
+        except Exception as error:
+            self._failed(error)
 
     def finish(self, seconds: float) -> bool:
-        """Wait for the search under way; False where it is still under way. Raises what it raised."""
-        # One that was slow before is not waited for: the logs known so far are to be read meanwhile.
-        if not self._lane.wait(0.0 if self.slow else seconds):
-            return False
+        """Wait for the search under way; False where it is still under way. One that failed keeps the result before."""
+        try:
+            # One that was slow before is not waited for: the logs known so far are to be read meanwhile.
+            if not self._lane.wait(0.0 if self.slow else seconds):
+                return False
+        except Exception as error:
+            self._failed(error)
+            return True
         if self._came is not None:
-            (self.result, took), self._came, self.answered = self._came, None, True
+            (self.result, took), self._came, self.answered, self.failure = self._came, None, True, None
             if took > self._patience:
                 self.late()
             elif self.slow:
                 self.slow = False
                 log.info("the search for %s answers again", self.name)
         return True
+
+    def _failed(self, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"[:500]
+        if text != self.failure:
+            log.error("the search for %s failed; it is made again: %s", self.name, text, exc_info=error)
+        self.failure = text
 
     def late(self) -> None:
         """It has not come back in time."""
@@ -107,10 +121,16 @@ class Searching:
         """The searches that do not come back in time."""
         return tuple(one.name for one in self._all() if one.slow)
 
+    @property
+    def failing(self) -> tuple[str, ...]:
+        """The searches that fail, with why."""
+        return tuple(f"{one.name}: {one.failure}" for one in self._all() if one.failure is not None)
+
     def search(self, scan: Scan, now: float) -> tuple[Search, frozenset[LogConfig | None]]:
         """What is known by now, in about the patience at most.
 
-        Also the entries, None for the processes, of which this is the first answer. Raises what a search raised.
+        Also the entries, None for the processes, of which this is the first answer. A search that fails is said so in
+        `failing`; what it found before holds.
         """
         unanswered = self._unanswered()
         for entry, errand in zip(self._entries, self._configured, strict=True):
@@ -121,10 +141,12 @@ class Searching:
                 errand.late()
         configured = tuple(one for errand in self._configured for one in errand.result)
         self._processes.begin(lambda: self._discovery.search(configured, scan, now))
-        if self._processes.finish(self._patience):
+        done = self._processes.finish(self._patience)
+        if not done:
+            self._processes.late()
+        if done and self._processes.failure is None:
             search = self._processes.result
         else:
-            self._processes.late()
             search = self._without_processes(configured, scan)
         return search, unanswered - self._unanswered()
 

@@ -56,6 +56,8 @@ class Tracker:
         self._make = interpreter
         self._remark = remark
         self._opened = False
+        self._failures = 0
+        self._failure: str | None = None
         self._started = False
         self._aside: dict[str, int | None] = {}
         self._interpreter = interpreter()
@@ -200,7 +202,11 @@ class Tracker:
                 self._last_iteration = self._interpreter.standing(template.series)
 
     def _take(self, record: bytes, at: float, *, counting: bool) -> None:
-        observation = self._interpreter.feed(record)
+        try:
+            observation = self._interpreter.feed(record)
+        except Exception as error:
+            self.failed(error)
+            return
         if observation is None:
             return
         self._recogniser.see(observation.text)
@@ -244,6 +250,14 @@ class Tracker:
             text = observation.text[:_LONGEST_TROUBLE]
             self._troubles.append(Trouble(kind, text, at, observation.rank))
 
+    def failed(self, error: Exception) -> None:
+        """Count an error that nobody foresaw; reading goes on behind what brought it about."""
+        self._failures += 1
+        text = f"{type(error).__name__}: {error}"[:_LONGEST_TROUBLE]
+        if text != self._failure:
+            log.error("reading %s failed; it is read on: %s", self.path, text, exc_info=error)
+        self._failure = text
+
     def _fail(self, error: Exception) -> None:
         text = f"{self.path}: {error.strerror}" if isinstance(error, OSError) else str(error)
         if text != self.problem:
@@ -281,6 +295,8 @@ class Tracker:
             skipped_records=self._splitter.skipped,
             problem=self.problem or self._remark(),
             opened=self._opened,
+            failures=self._failures,
+            failure=self._failure,
         )
 
     def close(self) -> None:

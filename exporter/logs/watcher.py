@@ -76,6 +76,7 @@ class LogWatcher:
         self._at_hand: _Followed | None = None  # the log that is being read
         self._left: dict[tuple[int, int], int] = {}  # how far logs were read that are not followed any more
         self._turn = 0  # grows with each log that is read
+        self._failure: str | None = None  # why looking around failed the last time
         self.latest = LogReport()
 
     def configure(self, config: Config) -> None:
@@ -95,7 +96,14 @@ class LogWatcher:
         more = True
         while more:
             now = self._now()
-            self._look_around(now)
+            try:
+                self._look_around(now)
+                self._failure = None
+            except Exception as error:  # the logs that are known are read on
+                text = f"logs: {type(error).__name__}: {error}"[:500]
+                if text != self._failure:
+                    log.error("the search for %s", text, exc_info=error)
+                self._failure = text
             for one in self._followed.values():
                 if one.lane is not None and not one.lane.busy:
                     one.lane = None
@@ -184,7 +192,10 @@ class LogWatcher:
 
         def start() -> None:
             offset = self._left.pop(one.identity, 0) if one.identity else 0
-            tracker.start(now, from_end=first, started_at=one.started_at, offset=offset)
+            try:
+                tracker.start(now, from_end=first, started_at=one.started_at, offset=offset)
+            except Exception as error:
+                tracker.failed(error)
 
         if not self._reading.run(start, self._patience):
             self._left_behind(followed)
@@ -203,7 +214,10 @@ class LogWatcher:
                 if lane is not self._reading:
                     return
                 self._at_hand, self._turn = one, self._turn + 1
-                more |= one.tracker.poll(now, _AT_ONCE)
+                try:
+                    more |= one.tracker.poll(now, _AT_ONCE)
+                except Exception as error:
+                    one.tracker.failed(error)
 
         done = not logs or lane.run(read, self._patience)
         while not done:
@@ -231,7 +245,8 @@ class LogWatcher:
         for one in self._followed.values():
             if self._counts(one, one.tracker.state(one.job_id, one.label, one.found.path), now):
                 states.append(one.tracker.state(one.job_id, one.label, one.found.path))
-        self.latest = LogReport(tuple(states), self._search.unfollowed, self._searching.hanging)
+        failing = (*self._searching.failing, *((self._failure,) if self._failure else ()))
+        self.latest = LogReport(tuple(states), self._search.unfollowed, self._searching.hanging, failing)
 
     @staticmethod
     def _counts(one: _Followed, state: LogState, now: float) -> bool:
