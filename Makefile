@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 SCENARIO ?= stuck-rank
 PYTEST_ARGS ?=
+SOAK_ARGS ?=
 
 # What the programs need beside Python, and what the tests and benchmarks need on top: PROGRAM:PACKAGE.
 RUN_PACKAGES := prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager
@@ -17,7 +18,7 @@ TEST_PACKAGES := chromium:chromium mpirun:openmpi-bin node:nodejs npm:npm redis-
 BENCH_PACKAGES := mtail:mtail prometheus-node-exporter:prometheus-node-exporter \
 	prometheus-process-exporter:prometheus-process-exporter
 
-.PHONY: help demo run test lint fmt check bench clean test-nccl
+.PHONY: help demo run test lint fmt check bench soak clean test-nccl
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +53,9 @@ bench-%: $(VENV)/.test .system-run .system-bench ## one benchmark, e.g. bench-me
 
 bench: $(VENV)/.test .system-run .system-bench ## every benchmark, each beside a peer in the same run
 	@set -e; for one in benchmarks/bench_*.py; do echo "== $$one"; $(BIN)/python $$one; done
+
+soak: $(VENV)/.test .system-run ## two hours of simulated jobs: no leak, no missed and no false alarm
+	$(BIN)/python benchmarks/soak.py $(SOAK_ARGS)
 
 clean: ## remove what make made
 	rm -rf $(VENV) .demo .run
