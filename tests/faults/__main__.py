@@ -13,6 +13,7 @@ from standalone import processes
 from tests.faults import catalogue
 from tests.faults.catalogue import FAULTS, Fault
 from tests.faults.running import NoEffect, Outcome, run
+from tests.faults.warm import Warm
 
 ENOUGH = 0.95  # of the hangs must have their culprits right
 
@@ -32,20 +33,24 @@ def main() -> int:
             print(f"{fault.name:24} {fault.story}")
         return 0
     processes.adopt_orphans()
-    with tempfile.TemporaryDirectory(prefix="hangscope-faults-") as scratch:
-        outcomes, failures = _run_all(faults, options.keep or Path(scratch))
+    warm = Warm()
+    try:
+        with tempfile.TemporaryDirectory(prefix="hangscope-faults-") as scratch:
+            outcomes, failures = _run_all(faults, options.keep or Path(scratch), warm)
+    finally:
+        warm.close()
     if options.json is not None:
         options.json.write_text(json.dumps({one.fault.name: one.verdict for one in outcomes}, indent=1))
     return _total(outcomes, failures)
 
 
-def _run_all(faults: tuple[Fault, ...], folder: Path) -> tuple[list[Outcome], list[str]]:
+def _run_all(faults: tuple[Fault, ...], folder: Path, warm: Warm) -> tuple[list[Outcome], list[str]]:
     print(f"{'fault':24} {'s':>5} {'prec.':>6} {'recall':>6} cause scope hung  headline", flush=True)
     outcomes, failures = [], []
     for fault in faults:
         shutil.rmtree(folder / fault.name, ignore_errors=True)
         try:
-            outcome = run(fault, folder / fault.name)
+            outcome = run(fault, folder / fault.name, warm)
         except NoEffect as error:
             failures.append(fault.name)
             print(f"{fault.name:24} could not be measured: {error}", flush=True)

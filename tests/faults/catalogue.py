@@ -50,8 +50,8 @@ def _moving(name: str, module: str, causes: str, story: str, ranks: int = 4, **m
 
 FAULTS: tuple[Fault, ...] = (
     # --- one rank waits in code of its own, the others wait for it
-    _local("lock-deadlock", "waits", "2", "application", "Two threads of rank 2 take two locks in turn."),
-    _local("event-wait", "waits", "3", "application", "Rank 3 waits for an event that nobody sets."),
+    _local("two-threads", "waits", "2", "application", "Two threads of rank 2 take two locks in turn."),
+    _local("lost-event", "waits", "3", "application", "Rank 3 waits for an event that nobody sets."),
     _local("queue-get", "waits", "1", "application", "Rank 1 waits at a queue into which nothing is put."),
     _local("coroutine", "waits", "1", "application", "Rank 1 awaits a future that nobody resolves."),
     _local("child-process", "waits", "2", "application", "Rank 2 runs a program that does not return."),
@@ -117,7 +117,7 @@ FAULTS: tuple[Fault, ...] = (
     _local(
         "stopped-worker", "inputs", "3", "process_stopped data", "A DataLoader worker of rank 3 is stopped."
     ),
-    _local("worker-disk-sleep", "inputs", "2", "storage_io data", "A worker of rank 2 is in state D."),
+    _local("uninterruptible-worker", "inputs", "2", "storage_io data", "A worker of rank 2 is in state D."),
     _local("read-fifo", "inputs", "2", "data", "The main process of rank 2 reads a shard that never comes."),
     _local("http-read", "inputs", "2", "storage_io", "Rank 2 downloads from a server that is silent."),
     _local("killed-feeder", "inputs", "1", "data application", "The process that feeds rank 1 is killed."),
@@ -131,14 +131,14 @@ FAULTS: tuple[Fault, ...] = (
         launcher="accelerate",
     ),
     # --- storage and compilers
-    _local("disk-sleep", "files", "2", "storage_io", "Rank 2 is in uninterruptible sleep (state D)."),
+    _local("uninterruptible", "files", "2", "storage_io", "Rank 2 is in uninterruptible sleep (state D)."),
     _local("stuck-save", "files", "0", "checkpoint", "torch.save of rank 0 never gets its file open."),
     _local(
         "stuck-shard", "files", "2", "checkpoint", "Rank 2 cannot write its part of a distributed checkpoint."
     ),
     _local("background-save", "files", "1", "checkpoint", "Rank 1 waits for its checkpoint thread."),
     _local(
-        "file-lock",
+        "cache-in-use",
         "files",
         "2",
         "application storage_io",

@@ -1,7 +1,7 @@
 """The training job of the fault suite: DistributedDataParallel on gloo, until a fault strikes.
 
-`python -m tests.faults.job FAULT --ranks 4 --folder DIR` forks its ranks, as a notebook's launcher does: torch is
-loaded once. Below torchrun, mpirun or accelerate the same program is one rank.
+`python -m tests.faults.job FAULT --ranks 4 --folder DIR` forks its ranks, as a notebook's launcher does. Below
+torchrun, mpirun or accelerate the same program is one rank.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
@@ -102,14 +102,14 @@ def fork_ranks(program: Program, signs: Signs, ranks: int, absent: frozenset[int
     return started
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("fault")
     parser.add_argument("--module", required=True)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--absent", type=int, nargs="*", default=[])
     parser.add_argument("--folder", type=Path, required=True)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     program = program_of(options.fault, options.module)
     signs = Signs(options.folder, options.ranks)
     if "OMPI_COMM_WORLD_RANK" in os.environ:
@@ -120,9 +120,6 @@ def main() -> None:
         return
     for process in fork_ranks(program, signs, options.ranks, frozenset(options.absent)):
         process.join()
-    after = getattr(program, "after_ranks", None)
-    if after is not None:
-        after(signs)
 
 
 if __name__ == "__main__":

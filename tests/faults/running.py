@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import signal
 import socket
 import sys
 import time
@@ -14,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from exporter.procfs import ProcFS
+from exporter.procfs import ProcFS, Unreadable
 from snapshotter import oneshot
 from snapshotter.config import CaptureConfig, Config
 from snapshotter.oneshot import Wanted
@@ -23,6 +25,7 @@ from standalone import processes
 from standalone.chain import ROOT
 from tests.faults.catalogue import Fault
 from tests.faults.signs import Signs
+from tests.faults.warm import Warm
 
 NODE = "gpu-node-1"
 SAMPLE_INTERVAL = 2.0  # seconds
@@ -87,8 +90,11 @@ class Outcome:
         return self.culprits_right and self.cause_right and self.scope_right and self.hung_right
 
 
-def run(fault: Fault, folder: Path) -> Outcome:
-    """Run the fault in a new `folder`, which then holds `log`, `job/` and `bundle/`. Raises NoEffect."""
+def run(fault: Fault, folder: Path, warm: Warm) -> Outcome:
+    """Run the fault in a new `folder`, which then holds `log`, `job/` and `bundle/`. Raises NoEffect.
+
+    Ends every process below this one, but for `warm`.
+    """
     signs = Signs.create(folder / "job", fault.ranks)
     port = _free_port()
     run_id = f"{fault.name}-{uuid.uuid4().hex[:8]}"
@@ -96,19 +102,33 @@ def run(fault: Fault, folder: Path) -> Outcome:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_CLAIMS)}
     environment |= {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    launcher = processes.start(
-        _command(fault, signs.folder, run_id, port), log=folder / "log", environment=environment, folder=ROOT
-    )
+    log, command = folder / "log", _command(fault, signs.folder, run_id, port)
+    if fault.launcher == "fork":
+        pid = warm.start(command, log=log, environment=environment)
+    else:
+        pid = processes.start(command, log=log, environment=environment, folder=ROOT).pid
     try:
-        _wait_for_effect(fault, signs, launcher.poll, folder / "log")
+        _wait_for_effect(fault, signs, pid, log)
         return _capture(fault, job_id, folder / "bundle")
     finally:
-        processes.end([launcher], patience=0.0)
+        _end_all_but(warm.pid)
+
+
+def _end_all_but(kept: int) -> None:
+    """What is killed may leave children behind, which then are ours."""
+    while below := set(processes.descendants(os.getpid())) - {kept}:
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in below:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
 
 def _command(fault: Fault, job: Path, run_id: str, port: int) -> list[str]:
-    program = ["-m", "tests.faults.job", fault.name, f"--module={fault.module}", f"--folder={job}"]
-    program.append(f"--ranks={fault.ranks}")
+    """The command that launches the job; of a job that `warm` starts, its arguments."""
+    arguments = [fault.name, f"--module={fault.module}", f"--folder={job}", f"--ranks={fault.ranks}"]
+    program = ["-m", "tests.faults.job", *arguments]
     torchrun = [f"--nproc-per-node={fault.ranks}", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
     accelerate = [
         "--cpu",
@@ -125,7 +145,7 @@ def _command(fault: Fault, job: Path, run_id: str, port: int) -> list[str]:
         case "accelerate":
             return [str(Path(sys.executable).parent / "accelerate"), "launch", *accelerate, *program]
         case "fork":
-            return [sys.executable, *program, *(["--absent", *absent] if absent else [])]
+            return [*arguments, *(["--absent", *absent] if absent else [])]
 
 
 def _free_port() -> int:
@@ -134,7 +154,7 @@ def _free_port() -> int:
         return port
 
 
-def _wait_for_effect(fault: Fault, signs: Signs, ended: Any, log: Path) -> None:
+def _wait_for_effect(fault: Fault, signs: Signs, launcher: int, log: Path) -> None:
     """Until all that strike have struck and, for a hang, nobody begins an iteration any more."""
     everyone = rankset.fold(rankset.span(0, fault.ranks - 1))
     wanted = set(rankset.members(rankset.parse(fault.struck or fault.culprits or everyone)))
@@ -146,11 +166,16 @@ def _wait_for_effect(fault: Fault, signs: Signs, ended: Any, log: Path) -> None:
             beats, since = signs.beats(), now
         if wanted <= signs.struck() and (not fault.hung or now - since >= STILL):
             return
-        if now > deadline or ended() is not None:
+        if now > deadline or not _lives(launcher):
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
             missing = sorted(wanted - signs.struck())
             raise NoEffect(f"{fault.name}: ranks {missing} never struck, iterations {beats}\n{tail}")
         time.sleep(0.05)
+
+
+def _lives(pid: int) -> bool:
+    stat = ProcFS().stat(pid)
+    return not isinstance(stat, Unreadable) and stat.state not in "ZX"
 
 
 def _capture(fault: Fault, job_id: str, bundle: Path) -> Outcome:

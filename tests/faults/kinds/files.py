@@ -18,7 +18,7 @@ from demo import faults
 from tests.faults.job import Job
 
 
-def disk_sleep(job: Job) -> None:
+def uninterruptible(job: Job) -> None:
     job.train(3)
     if job.rank == 2:
         job.struck()
@@ -60,7 +60,13 @@ def background_save(job: Job) -> None:
     dist.barrier(job.group)
 
 
-_HOLD = "import fcntl, sys, time; fcntl.flock(open(sys.argv[1], 'w'), fcntl.LOCK_EX); print(flush=True); time.sleep(3600)"
+_HOLD = """
+import fcntl, sys, time
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print(flush=True)
+time.sleep(3600)
+"""
 
 
 def _hold(path: Path) -> None:
@@ -75,7 +81,7 @@ def enter_cache(path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
-def file_lock(job: Job) -> None:
+def cache_in_use(job: Job) -> None:
     job.train(3)
     if job.rank == 2:
         _hold(job.folder / "cache.lock")

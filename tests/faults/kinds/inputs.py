@@ -70,7 +70,7 @@ def stopped_worker(job: Job) -> None:
     _from_workers(job, {3}, {1}, lambda: os.kill(os.getpid(), signal.SIGSTOP))
 
 
-def worker_disk_sleep(job: Job) -> None:
+def uninterruptible_worker(job: Job) -> None:
     _from_workers(job, {2}, {0}, lambda: faults.flush_metrics(2))
 
 

@@ -56,7 +56,7 @@ def evaluation_on_one(job: Job) -> None:
 def first_compile(job: Job) -> None:
     job.train(1)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(job.folder / f"cache-{job.rank}")
-    import torch._inductor.compile_fx  # noqa: F401 - so that what is captured is the compilation
+    import torch._inductor.compile_fx
 
     dist.barrier()
     job.struck()

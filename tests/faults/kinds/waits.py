@@ -7,7 +7,7 @@ import ctypes
 import logging
 import multiprocessing
 import os
-import pdb
+import pdb  # noqa: T100 - one of the faults
 import queue
 import signal
 import subprocess
@@ -22,7 +22,7 @@ import torch.distributed as dist
 from tests.faults.job import Job
 
 
-def lock_deadlock(job: Job) -> None:
+def two_threads(job: Job) -> None:
     job.train(3)
     if job.rank == 2:
         job.struck()
@@ -52,7 +52,7 @@ class ExpertTable:
                 pass
 
 
-def event_wait(job: Job) -> None:
+def lost_event(job: Job) -> None:
     job.train(3)
     if job.rank == 3:
         job.struck()
