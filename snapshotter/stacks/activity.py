@@ -85,7 +85,9 @@ def classify(frames: tuple[Frame, ...], knowledge: Knowledge) -> Activity:
         entry = knowledge.look_up(frame)
         kind = entry.kind
         if kind == "plumbing":
-            if entry.fallback and fallback is None and own is None:
+            # Sockets and selectors are means: what uses them says more, and a child process most of all.
+            telling = fallback in (None, "network") or entry.fallback == "subprocess"
+            if entry.fallback and telling and own is None:
                 fallback, fallback_at = entry.fallback, index
         elif kind in WAITS:
             if own is None:
@@ -119,7 +121,7 @@ def _caller(frames: tuple[Frame, ...], anchor: int) -> Frame | None:
 
 
 def as_computing(activity: Activity) -> Activity:
-    """The same place, known to compute: unknown code of a module that uses the processor."""
+    """The same place, known to compute: unknown code that is native or a module's, and uses the processor."""
     return replace(activity, kind="compute")
 
 

@@ -206,7 +206,9 @@ class Digester:
         if last is not sample and last.outcome == "ok" and last.threads:
             spinning = spinning_threads(sample, last)
             threads = self.compare(number, sample.threads, last.threads, spinning)
-            facts.delta = delta_of(sample, last, facts.pid, threads)
+            mains = [main_thread(one.threads, facts.pid) for one in (sample, last)]
+            native = not any(main is not None and main.owns_gil for main in mains)
+            facts.delta = delta_of(sample, last, facts.pid, threads, native=native)
 
     def add_threads(self, number: int, threads: Sequence[ThreadLike]) -> None:
         """The stacks of a process already added, by its number."""

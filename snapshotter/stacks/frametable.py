@@ -411,6 +411,8 @@ COMPUTE = (
 
 STANDARD_LIBRARY = (
     Entry("plumbing", _stdlib("subprocess"), fallback="subprocess"),
+    # How a child process begins, whatever it does then.
+    Entry("plumbing", _stdlib("multiprocessing"), r"_bootstrap|run|_launch|__init__|spawn_main|_main|worker"),
     Entry(
         "plumbing",
         _stdlib(r"multiprocessing/(?:popen_\w+|process|pool|managers|forkserver|spawn)"),
@@ -418,13 +420,13 @@ STANDARD_LIBRARY = (
     ),
     Entry(
         "plumbing",
-        _stdlib("multiprocessing", "queue", "threading", "_threading_local", "concurrent", "sched"),
+        _stdlib("multiprocessing", "queue", "threading", "_threading_local", "concurrent", "sched", "asyncio"),
         fallback="lock",
     ),
     Entry("plumbing", _package("filelock", "portalocker", "fasteners"), fallback="lock"),
     Entry(
         "plumbing",
-        _stdlib("socket", "ssl", "selectors", "select", "socketserver", "asyncio", "smtplib"),
+        _stdlib("socket", "ssl", "selectors", "select", "socketserver", "smtplib"),
         fallback="network",
     ),
     Entry("plumbing", _package("grpc", "gevent", "trio", "anyio", "zmq", "websockets"), fallback="network"),

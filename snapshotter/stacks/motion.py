@@ -30,6 +30,7 @@ class Delta:
     io_bytes: int | None = None
     switches: int | None = None  # voluntary, of the main thread, else of the process
     runnable: bool = False  # the main thread was in state R in both samples
+    native: bool = False  # the main thread held the interpreter's lock in neither
     threads: tuple[tuple[str, Motion], ...] = ()  # (name, motion) of the other threads
 
     @property
@@ -53,7 +54,14 @@ class Delta:
         return self.switches >= max(MOVING_SWITCHES, SWITCHES_PER_SECOND * self.seconds)
 
 
-def delta_of(first: Sample, second: Sample, pid: int, threads: tuple[tuple[str, Motion], ...] = ()) -> Delta:
+def delta_of(
+    first: Sample,
+    second: Sample,
+    pid: int,
+    threads: tuple[tuple[str, Motion], ...] = (),
+    *,
+    native: bool = False,
+) -> Delta:
     """The gain of one process's counters from the first sample to the second."""
     seconds = second.taken_at - first.taken_at
     mine = _main_counters(first, pid), _main_counters(second, pid)
@@ -66,6 +74,7 @@ def delta_of(first: Sample, second: Sample, pid: int, threads: tuple[tuple[str, 
         io_bytes=_io(first.counters, second.counters),
         switches=_whole(_gain(before.voluntary_switches, after.voluntary_switches)),
         runnable=first.state == second.state == "R",
+        native=native,
         threads=threads,
     )
 

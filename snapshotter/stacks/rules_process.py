@@ -20,25 +20,42 @@ _CAUSES: dict[str, Cause] = {
 
 
 def stopped(case: Case) -> Finding | None:
-    """Ranks that were stopped by a signal or are traced: nothing they do goes on."""
-    ranks = case.where(lambda view: view.stopped or _worker(case, view, "stopped") is not None)
+    """Ranks that were stopped by a signal or are traced, or whose DataLoader worker is: nothing they do goes on."""
+    own = case.where(lambda view: view.stopped)
+    workers: dict[int, Followed] = {}
+    for view in case.views():
+        if not view.stopped and (worker := _worker(case, view, "stopped")) is not None:
+            workers[view.rank] = worker
+    ranks = own | rankset.of(list(workers))
     if not ranks:
         return None
-    many = ranks.bit_count() > 1
-    pids = ", ".join(str(view.trainer.pid) for view in list(case.views(ranks))[:8])
     everyone = not case.world & ~ranks
+    evidence = [speaks_for("state", f"{named(own)}: process state T in every sample.")] if own else []
+    for rank, worker in list(workers.items())[:4]:
+        text = f"Rank {rank}: its DataLoader worker {_number(worker)} is in state T in every sample."
+        evidence.append(speaks_for("state", text))
     return Finding(
         rule="stopped",
         cause="process_stopped",
         strength=0.95,
         culprits=rankset.EMPTY if everyone else ranks,
         scope="global" if everyone else "local",
-        doing=f"{'are' if many else 'is'} stopped (state T, pid {pids})",
+        doing=_stopped(case, own, workers),
         says=f"All {count(ranks.bit_count())} are stopped (state T); kill -CONT continues them."
         if everyone
         else "",
-        evidence=(speaks_for("state", f"{named(ranks)}: process state T in every sample."),),
+        evidence=tuple(evidence),
     )
+
+
+def _stopped(case: Case, own: RankSet, workers: dict[int, Followed]) -> str:
+    pids = ", ".join(str(view.trainer.pid) for view in list(case.views(own))[:8])
+    if own:
+        return f"{'are' if own.bit_count() > 1 or workers else 'is'} stopped (state T, pid {pids})"
+    if len(workers) > 1:
+        return "wait for DataLoader workers that are stopped (state T)"
+    (worker,) = workers.values()
+    return f"waits for its DataLoader worker {_number(worker)}, which is stopped (state T)"
 
 
 def ended(case: Case) -> Finding | None:

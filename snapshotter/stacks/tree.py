@@ -158,6 +158,22 @@ def build(
     return Tree(role, captured, _freeze(root), combine_not_captured(not_captured, captured))
 
 
+def only(tree: Tree, ranks: RankSet) -> Tree:
+    """The tree of these ranks alone."""
+    root = _Draft(("", "", ""))
+    pending = [(root, node) for node in tree.roots]
+    while pending:
+        at, node = pending.pop()
+        if node.ranks & ranks:
+            below = at.children[node.thread, node.function, node.path] = _Draft(
+                (node.thread, node.function, node.path)
+            )
+            below.ends = node.ends & ranks
+            pending.extend((below, child) for child in node.children)
+    missing = tuple(NotCaptured(one.reason, one.ranks & ranks) for one in tree.not_captured)
+    return Tree(tree.role, tree.captured & ranks, _freeze(root), combine_not_captured(missing, 0))
+
+
 def combine_not_captured(parts: Iterable[NotCaptured], captured: RankSet) -> tuple[NotCaptured, ...]:
     """One entry per reason, sorted, without ranks that were captured after all."""
     by_reason: dict[str, RankSet] = {}

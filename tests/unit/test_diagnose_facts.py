@@ -294,6 +294,19 @@ def test_native_code_of_a_module_computes_only_on_a_processor() -> None:
     assert culprits(verdict(job(waiting(locked)))) == (True, "local", "application", "2")
 
 
+def test_unknown_code_that_burns_a_processor_is_native_without_the_interpreters_lock() -> None:
+    first, second = twice("sleep", cpu=4.9, state="R")
+    own = (Frame("whiten", "/home/ml/proj/stats.py", 12), Frame("<module>", "/home/ml/proj/run.py", 3))
+
+    def looks(gil: bool) -> str:
+        samples = [
+            replace(one, threads=(replace(one.threads[0], frames=own, owns_gil=gil),)) for one in (first, second)
+        ]
+        return verdict(job(waiting(trainer(3, *samples)))).cause
+
+    assert (looks(gil=False), looks(gil=True)) == ("compute", "application")
+
+
 def test_two_still_samples_are_surer_than_one() -> None:
     one = [trainer(rank, sample("lock" if rank == 1 else "all_reduce")) for rank in range(8)]
     both = waiting(trainer(1, *twice("lock")))

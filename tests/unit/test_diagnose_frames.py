@@ -103,6 +103,53 @@ def test_says_which_code_of_the_job_called_the_library() -> None:
     assert known("lock").site is None
 
 
+LIB = "/usr/lib/python3.12"
+
+
+@pytest.mark.parametrize(
+    ("kind", "stack"),
+    [
+        (
+            "subprocess",
+            (
+                f"select {LIB}/selectors.py:415",
+                f"_communicate {LIB}/subprocess.py:2115",
+                f"run {LIB}/subprocess.py:550",
+                "read_topology /home/ml/proj/fabric.py:20",
+            ),
+        ),
+        (
+            "lock",
+            (
+                f"select {LIB}/selectors.py:415",
+                f"wait {LIB}/multiprocessing/connection.py:1136",
+                f"get {LIB}/multiprocessing/queues.py:113",
+                "tally /home/ml/proj/run.py:20",
+            ),
+        ),
+        (
+            "lock",
+            (
+                f"select {LIB}/selectors.py:468",
+                f"_run_once {LIB}/asyncio/base_events.py:1961",
+                f"run {LIB}/asyncio/runners.py:190",
+                "announce /home/ml/proj/run.py:20",
+            ),
+        ),
+        (
+            "lock",
+            (
+                f"get {LIB}/multiprocessing/queues.py:103",
+                f"run {LIB}/multiprocessing/process.py:108",
+                f"_bootstrap {LIB}/multiprocessing/process.py:314",
+            ),
+        ),
+    ],
+)
+def test_sockets_and_selectors_are_means(kind: str, stack: tuple[str, ...]) -> None:
+    assert classify(frames(*stack), TABLE).kind == kind
+
+
 def test_nothing_on_the_stack() -> None:
     found = classify((), TABLE)
     assert (found.waits, found.cause, found.frame) == (False, "unknown", None)
