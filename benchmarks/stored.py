@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cheroot.wsgi import Server
 
-from snapshotter import app
+from snapshotter import app, extracts
 from snapshotter.app import Running
 from snapshotter.bundle import writer
 from snapshotter.bundle.schema import AlertInfo, CaptureRequest, new_capture_id
@@ -30,7 +30,7 @@ class Site:
     url: str
     running: Running
 
-    def put(self, capture: JobCapture, *, age: float = 0.0) -> str:
+    def put(self, capture: JobCapture, *, age: float = 0.0, with_extracts: bool = True) -> str:
         services = self.running.services
         now = time.time() - age
         labels = {"alertname": "TrainingHang", "job_id": capture.job_id, "severity": "page"}
@@ -44,6 +44,8 @@ class Site:
         manifest, files = writer.build(
             request, capture.nodes, analysed, started_at=now + 0.3, finished_at=now + 6.8
         )
+        if with_extracts:
+            files |= extracts.build(manifest, analysed, files)
         services.store.put(manifest.capture_id, files)
         services.index.adopt(manifest, services.store.size(manifest.capture_id))
         return manifest.capture_id

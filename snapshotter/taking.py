@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from snapshotter import extracts
 from snapshotter.audit import audit
 from snapshotter.bundle import schema, writer
 from snapshotter.bundle.index import CaptureRecord, Index
 from snapshotter.bundle.reader import open_bundle
-from snapshotter.bundle.schema import CaptureRequest
+from snapshotter.bundle.schema import CaptureRequest, Manifest
 from snapshotter.bundle.store import BundleStore
 from snapshotter.errors import CannotStore
 from snapshotter.metrics import Metrics
@@ -92,6 +93,7 @@ class Taker:
         manifest, files = writer.build(
             request, answers, report, started_at=started, finished_at=self._now(), error=problem
         )
+        files |= _extracts(manifest, report, files)
         try:
             written = self._put(capture_id, files)
         except OSError as error:
@@ -150,6 +152,15 @@ class Taker:
         self._index.fail(request.capture_id, self._owner, why, self._now())
         self._metrics.count_capture(request.trigger, "failed", self._now() - started)
         audit("capture_failed", capture_id=request.capture_id, job_id=request.job_id, error=why)
+
+
+def _extracts(manifest: Manifest, report: dict[str, Any] | None, files: dict[str, bytes]) -> dict[str, bytes]:
+    """What pages show, or nothing: they can work it out from the bundle."""
+    try:
+        return extracts.build(manifest, report, files)
+    except Exception:
+        log.exception("the extracts of %s cannot be made", manifest.capture_id)
+        return {}
 
 
 class _Throttled:

@@ -4,6 +4,7 @@
     nodes/<node>.json.gz   what each node answered, verbatim
     nccl/<node>.txt        the RAS reply of the node, byte for byte
     report.json            the analysis
+    extracts-1/…json       what pages show of the above, small; may be missing
 
 Fields are only ever added, with defaults: every later version reads every earlier bundle.
 """
@@ -22,6 +23,7 @@ from snapshotter.stacks.model import Outcome, Role
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 REPORT = "report.json"
+EXTRACTS = "extracts"
 
 Trigger = Literal["alert", "manual", "schedule"]
 
@@ -33,7 +35,9 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _CAPTURE_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{12}\Z", re.ASCII)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _FILE = re.compile(
-    r"(?:nodes/[A-Za-z0-9][\w.~-]{0,150}\.json\.gz|nccl/[A-Za-z0-9][\w.~-]{0,150}\.txt)\Z", re.ASCII
+    r"(?:nodes/[A-Za-z0-9][\w.~-]{0,150}\.json\.gz|nccl/[A-Za-z0-9][\w.~-]{0,150}\.txt"
+    rf"|{EXTRACTS}-\d{{1,4}}/[a-z]{{1,20}}\.json)\Z",
+    re.ASCII,
 )
 
 
@@ -144,6 +148,11 @@ def is_capture_id(text: str) -> bool:
 def is_bundle_file(name: str) -> bool:
     """Whether a path inside a bundle is one that a bundle may hold; anything else is never opened."""
     return name in (MANIFEST, REPORT) or _FILE.match(name) is not None
+
+
+def is_extract(name: str) -> bool:
+    """Whether a file of a bundle can be made of the others."""
+    return name.startswith(f"{EXTRACTS}-")
 
 
 def file_stem(node: str) -> str:

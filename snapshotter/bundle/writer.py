@@ -35,7 +35,7 @@ def build(
     for answer in answers:
         stem = _unused(schema.file_stem(answer.node), stems)
         node_file = f"nodes/{stem}.json.gz"
-        files[node_file] = gzip.compress(_encode(answer), compresslevel=6, mtime=0)
+        files[node_file] = gzip.compress(encode(answer), compresslevel=6, mtime=0)
         nccl_file = None
         if answer.nccl is not None and answer.nccl.raw:
             nccl_file = f"nccl/{stem}.txt"
@@ -52,7 +52,7 @@ def build(
             )
         )
     if report is not None:
-        files[schema.REPORT] = msgspec.json.format(_encode(report), indent=1)
+        files[schema.REPORT] = msgspec.json.format(encode(report), indent=1)
     manifest = Manifest(
         request=request,
         started_at=started_at,
@@ -69,7 +69,7 @@ def build(
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    return msgspec.json.format(_encode(manifest), indent=1)
+    return msgspec.json.format(encode(manifest), indent=1)
 
 
 def job_of(request: CaptureRequest, answers: Iterable[NodeAnswer]) -> str:
@@ -94,7 +94,7 @@ def write_folder(folder: Path, files: dict[str, bytes]) -> None:
         raise FileExistsError(f"{folder} is there already")
 
 
-def _encode(value: Any) -> bytes:
+def encode(value: Any) -> bytes:
     """JSON; bytes of a command line or a path that are no UTF-8 become question marks."""
     try:
         return msgspec.json.encode(value)

@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from snapshotter.render import graph as graphs
 from snapshotter.render import svg, words
+from snapshotter.render.graph import Graph
 from snapshotter.render.groups import groups
 from snapshotter.render.verdict import view
 from snapshotter.stacks import rankset
@@ -30,11 +31,15 @@ _HERE = Path(__file__).resolve().parent.parent
 def render_html(
     capture: JobCapture, report: Mapping[str, Any] | None = None, *, title: str = "", when: str = ""
 ) -> str:
+    """The whole file of a capture; see `page`."""
+    return page(graphs.build(capture), report, title=title, when=when)
+
+
+def page(graph: Graph, report: Mapping[str, Any] | None = None, *, title: str = "", when: str = "") -> str:
     """The whole file. `report` is report.json as a dict; without it the file has the graph, but no verdict.
 
     `when` is the time of the capture as people read it.
     """
-    graph = graphs.build(capture)
     style, script = _asset("hangscope.css") + _asset("flamegraph.css"), _asset("flamegraph.js")
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
@@ -42,9 +47,9 @@ def render_html(
     )
     picture = svg.render_svg(graph, main_only=True)
     return _template().render(
-        title=title or (f"Hang of {capture.job_id}" if capture.job_id else "Stacks of all ranks"),
+        title=title or (f"Hang of {graph.job_id}" if graph.job_id else "Stacks of all ranks"),
         when=when,
-        job_id=capture.job_id,
+        job_id=graph.job_id,
         policy=policy,
         style=Markup(style),
         script=Markup(script),

@@ -7,7 +7,7 @@ every string and every set of ranks written once: most ranks share theirs, so th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +18,8 @@ from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.tree import Node, Tree
 
 K = TypeVar("K", bound=Hashable)
+
+_MAIN = "MainThread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,17 @@ class Graph:
 
     def find(self, sample: int, role: str) -> Tree | None:
         return next((one for number, one in self.trees if (number, one.role) == (sample, role)), None)
+
+    def best(self) -> tuple[Tree, ...]:
+        """A tree of each role: every rank in the first sample in which it could be read."""
+        merged: dict[Role, Tree] = {}
+        for _, one in self.trees:
+            known = merged.get(one.role)
+            if known is None:
+                merged[one.role] = one
+            elif late := one.captured & ~known.captured:
+                merged[one.role] = tree.merge((known, tree.only(one, late)))
+        return tuple(merged.values())
 
     @property
     def samples(self) -> int:
@@ -106,7 +119,9 @@ def to_data(graph: Graph) -> dict[str, Any]:
         threads: dict[str, list[Node]] = defaultdict(list)
         for root in merged.roots:
             threads[root.thread].append(root)
-        for thread, roots in sorted(threads.items(), key=lambda item: (item[0] != "MainThread", item[0])):
+        if not threads:  # read, but in native code: the set of captured ranks is kept all the same
+            threads[_MAIN] = []
+        for thread, roots in sorted(threads.items(), key=lambda item: (item[0] != _MAIN, item[0])):
             parent: list[int] = []
             frame: list[int] = []
             ends: list[int] = []
@@ -138,6 +153,37 @@ def to_data(graph: Graph) -> dict[str, Any]:
         "hosts": [[node, rankset.fold(bits)] for node, bits in graph.nodes],
         "missing": [[rankset.fold(one.ranks), one.node, _with_role(one)] for one in graph.missing],
     }
+
+
+def from_data(data: Mapping[str, Any], job_id: str, missing: tuple[Missing, ...]) -> Graph:
+    """The graph that `to_data` wrote. Raises KeyError, IndexError, TypeError, ValueError for anything else."""
+    strings, sets = data["strings"], [rankset.parse(text) for text in data["sets"]]
+    names = [(strings[name], strings[path]) for name, path in data["frames"]]
+    roots: dict[tuple[int, Role], list[Node]] = {}
+    captured: dict[tuple[int, Role], RankSet] = {}
+    for group in data["groups"]:
+        key = (group["sample"], group["role"])
+        captured[key] = sets[group["captured"]]
+        below: dict[int, list[Node]] = defaultdict(list)
+        for number in range(len(group["parent"]) - 1, -1, -1):  # parents come before their children
+            end = group["self"][number]
+            ends = rankset.EMPTY if end < 0 else sets[end]
+            children = tuple(reversed(below.pop(number, [])))
+            ranks = rankset.union([ends, *(child.ranks for child in children)])
+            function, path = names[group["frame"][number]]
+            node = Node(group["thread"], function, path, ranks, ends, children)
+            below[group["parent"][number]].append(node)
+        roots.setdefault(key, []).extend(reversed(below[-1]))
+    trees = tuple(
+        (number, Tree(role, captured[number, role], tuple(sorted(found, key=_place))))
+        for (number, role), found in roots.items()
+    )
+    nodes = tuple((name, rankset.parse(ranks)) for name, ranks in data["hosts"])
+    return Graph(job_id, trees, missing, nodes)
+
+
+def _place(node: Node) -> tuple[str, str, str]:
+    return node.thread, node.function, node.path
 
 
 def _with_role(one: Missing) -> str:

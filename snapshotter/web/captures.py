@@ -22,6 +22,7 @@ from snapshotter.stacks import rankset
 from snapshotter.stacks.model import Process, Role
 from snapshotter.web import formats
 from snapshotter.web.auth import who
+from snapshotter.web.site import derived
 
 T = TypeVar("T")
 
@@ -124,10 +125,13 @@ def report(capture_id: str) -> Response:
 
 @captures.get("/captures/<capture_id>/stacks")
 def stacks(capture_id: str) -> Response:
-    wanted = _wanted()
+    wanted, nodes = _wanted(), frozenset(request.args.getlist("node"))
+    bundle = _bundle(capture_id)
     threads = [
         thread
-        for answer in _bundle(capture_id).answers()
+        for answer in (
+            bundle.answer(one) for one in bundle.manifest().nodes if not nodes or one.node in nodes
+        )
         for process in answer.processes
         if wanted(process)
         for thread in formats.threads(process)
@@ -160,7 +164,7 @@ def speedscope(capture_id: str) -> Response:
 def bundle_zip(capture_id: str) -> Response:
     given = services.current()
     _bundle(capture_id)
-    names = given.store.names(capture_id)
+    names = [name for name in given.store.names(capture_id) if not schema.is_extract(name)]
     file = tempfile.SpooledTemporaryFile(max_size=16 << 20)  # noqa: SIM115 (the server closes it)
     with zipfile.ZipFile(file, "w") as archive:
         for name in names:
@@ -208,7 +212,8 @@ def _rendered(capture_id: str, name: str) -> Response:
     render = formats.RENDERERS.get(name)
     if render is None:
         raise NotFound(f"there is no {name[:40]!r}", f"one of {', '.join(sorted(formats.RENDERERS))}")
-    text, content_type = render(_bundle(capture_id))
+    _bundle(capture_id)
+    text, content_type = render(derived(), capture_id)
     return Response(text, content_type=content_type)
 
 

@@ -9,51 +9,22 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from snapshotter import extracts
 from snapshotter.bundle.reader import Bundle, open_bundle
 from snapshotter.bundle.schema import Manifest
 from snapshotter.bundle.store import BundleStore
 from snapshotter.errors import BundleError, NotFound
+from snapshotter.extracts import Extract
+from snapshotter.extracts.head import missing
+from snapshotter.extracts.rows import FunctionRow, ProcessRow
 from snapshotter.render import graph as graphs
 from snapshotter.render.graph import Graph
-from snapshotter.render.missing import Missing, of_manifest
+from snapshotter.render.missing import Missing
 from snapshotter.stacks.model import NodeAnswer
-from snapshotter.web.merging import merge
-from snapshotter.web.view.functions import Function, ProcessRow, SourcedStat, Stat, functions, processes
-from snapshotter.web.view.stacks import Roster, processes_of, roster
+from snapshotter.web.view.functions import Function, functions
+from snapshotter.web.view.stacks import Roster, roster
 
 T = TypeVar("T")
-
-
-class Head(msgspec.Struct, frozen=True):
-    """report.json without its statistics, which are most of it."""
-
-    verdict: dict[str, Any]
-    summary: dict[str, Any] = {}
-    equivalence_classes: list[dict[str, Any]] = []
-    process_infos: list[dict[str, Any]] = []
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "verdict": self.verdict,
-            "summary": self.summary,
-            "equivalence_classes": self.equivalence_classes,
-            "process_infos": self.process_infos,
-        }
-
-
-class _Stats(msgspec.Struct):
-    function_stats: list[Stat] = []
-
-
-class _SourcedStats(msgspec.Struct):
-    function_stats: list[SourcedStat] = []
-
-
-def _decode(data: bytes, wanted: type[T], capture_id: str) -> T:
-    try:
-        return msgspec.json.decode(data, type=wanted)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BundleError(f"{capture_id}/report.json: not a report: {error}") from error
 
 
 class Derived:
@@ -73,33 +44,42 @@ class Derived:
         return self._once(capture_id, "manifest", lambda: self.bundle(capture_id).manifest())
 
     def head(self, capture_id: str) -> dict[str, Any] | None:
-        """The report's verdict, summary, classes and processes; None where the analysis failed."""
-        return self._once(capture_id, "head", lambda: self._head(capture_id))
+        """The report's verdict, summary, rarest classes and culprits; None where the analysis failed."""
+        report: dict[str, Any] | None = self._head(capture_id)["report"]
+        return report
 
-    def functions(self, capture_id: str) -> tuple[Function, ...]:
-        """The function statistics. Raises NotFound where the analysis failed."""
-        return self._once(capture_id, "functions", lambda: self._functions(capture_id))
-
-    def roster(self, capture_id: str) -> Roster:
-        """Who can be chosen in the Stacks tab, with or without an analysis."""
-        return self._once(capture_id, "roster", lambda: self._roster(capture_id))
-
-    def processes(self, capture_id: str) -> tuple[ProcessRow, ...]:
-        return self._once(capture_id, "processes", lambda: processes(self.head(capture_id) or {}))
-
-    def graph(self, capture_id: str) -> Graph:
-        return self._once(capture_id, "graph", lambda: self._graph(capture_id))
+    def classes(self, capture_id: str) -> int:
+        """How many classes of equal stacks there are in all."""
+        return int(self._head(capture_id)["classes"])
 
     def missing(self, capture_id: str) -> tuple[Missing, ...]:
         """What was not captured, where and why."""
-        return self._once(capture_id, "missing", lambda: self._missing(capture_id))
+        return self._once(capture_id, "missing", lambda: missing(self._head(capture_id)))
+
+    def functions(self, capture_id: str) -> tuple[Function, ...]:
+        """The function statistics; none where the analysis failed."""
+        return self._once(
+            capture_id,
+            "functions",
+            lambda: functions(self._extract(capture_id, "functions", list[FunctionRow])),
+        )
+
+    def processes(self, capture_id: str) -> list[ProcessRow]:
+        return self._once(
+            capture_id, "processes", lambda: self._extract(capture_id, "processes", list[ProcessRow])
+        )
+
+    def roster(self, capture_id: str) -> Roster:
+        """Who can be chosen in the Stacks tab, with or without an analysis."""
+        return self._once(capture_id, "roster", lambda: roster(self.processes(capture_id)))
 
     def graph_json(self, capture_id: str) -> bytes:
         return self._once(
-            capture_id,
-            "graph_json",
-            lambda: msgspec.json.encode(graphs.to_data(self.graph(capture_id))),
+            capture_id, "graph_json", lambda: bytes(self._extract(capture_id, "graph", msgspec.Raw))
         )
+
+    def graph(self, capture_id: str) -> Graph:
+        return self._once(capture_id, "graph", lambda: self._graph(capture_id))
 
     def answer(self, capture_id: str, node: str) -> NodeAnswer:
         """What one node answered. Raises NotFound for a node that was not asked."""
@@ -119,36 +99,24 @@ class Derived:
         with self._lock:
             self._kept.pop(capture_id, None)
 
+    def _head(self, capture_id: str) -> dict[str, Any]:
+        return self._once(capture_id, "head", lambda: self._extract(capture_id, "head", dict[str, Any]))
+
     def _graph(self, capture_id: str) -> Graph:
-        manifest = self.manifest(capture_id)
-        return merge(manifest, self.missing(capture_id), lambda name: self._store.get(capture_id, name))
+        data = msgspec.json.decode(self.graph_json(capture_id))
+        return graphs.from_data(data, self.manifest(capture_id).job_id, self.missing(capture_id))
 
-    def _missing(self, capture_id: str) -> tuple[Missing, ...]:
-        """From the manifest alone, and of nodes that did not answer the ranks that should be there."""
-        manifest, homes = self.manifest(capture_id), {}
-        for entry in manifest.nodes:
-            if entry.outcome != "ok":
-                for rank in self.bundle(capture_id).answer(entry).expected_ranks:
-                    homes[rank] = entry.node
-        return of_manifest(manifest.targets, manifest.nodes, self.head(capture_id), homes)
-
-    def _functions(self, capture_id: str) -> tuple[Function, ...]:
-        data = self.bundle(capture_id).report_bytes()
-        stats = _decode(data, _Stats, capture_id).function_stats
-        if any(one.ranks is None for one in stats):
-            return functions(_decode(data, _SourcedStats, capture_id).function_stats)
-        return functions(stats)
-
-    def _roster(self, capture_id: str) -> Roster:
-        head = self.head(capture_id)
-        return roster(head if head is not None else processes_of(self.manifest(capture_id).targets))
-
-    def _head(self, capture_id: str) -> dict[str, Any] | None:
+    def _extract(self, capture_id: str, what: Extract, wanted: type[T]) -> T:
+        """From the bundle, or made of the rest of it where it has none that can be read."""
         try:
-            data = self.bundle(capture_id).report_bytes()
-        except NotFound:
-            return None
-        return _decode(data, Head, capture_id).as_dict()
+            return msgspec.json.decode(self._store.get(capture_id, extracts.file(what)), type=wanted)
+        except (NotFound, msgspec.DecodeError, UnicodeDecodeError):
+            bundle, manifest = self.bundle(capture_id), self.manifest(capture_id)
+            try:
+                report: dict[str, Any] | None = bundle.report()
+            except NotFound:
+                report = None
+            return msgspec.json.decode(extracts.make(what, bundle, manifest, report), type=wanted)
 
     def _once(self, capture_id: str, what: str, compute: Callable[[], T]) -> T:
         """The value, computed once however many ask for it at the same time."""

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from snapshotter.bundle.reader import Bundle
-from snapshotter.errors import NotFound
-from snapshotter.render import flamegraph, folded, grafana, speedscope
+from snapshotter.render import flamegraph, folded, grafana, speedscope, svg, words
 from snapshotter.stacks.model import Process, Sample
-from snapshotter.stacks.report import analyse
-from snapshotter.stacks.tree import Tree
+from snapshotter.web.derived import Derived
 
-Renderer = Callable[[Bundle], tuple[str, str]]  # text and content type
+Renderer = Callable[[Derived, str], tuple[str, str]]  # (…, capture id) -> text and content type
 
 
 def threads(process: Process) -> Iterator[dict[str, Any]]:
@@ -51,40 +47,27 @@ def threads(process: Process) -> Iterator[dict[str, Any]]:
             yield main | nothing | about
 
 
-def _html(bundle: Bundle) -> tuple[str, str]:
-    manifest = bundle.manifest()
-    when = datetime.fromtimestamp(manifest.finished_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return flamegraph.render_html(bundle.capture(), _report(bundle), when=when), "text/html; charset=utf-8"
+def _html(made: Derived, capture_id: str) -> tuple[str, str]:
+    when = words.moment(made.manifest(capture_id).finished_at)
+    text = flamegraph.page(made.graph(capture_id), made.head(capture_id), when=when)
+    return text, "text/html; charset=utf-8"
 
 
-def _svg(bundle: Bundle) -> tuple[str, str]:
-    return flamegraph.render_svg(bundle.capture()), "image/svg+xml"
+def _svg(made: Derived, capture_id: str) -> tuple[str, str]:
+    return svg.render_svg(made.graph(capture_id)), "image/svg+xml"
 
 
-def _folded(bundle: Bundle) -> tuple[str, str]:
-    return folded.render(_trees(bundle)), "text/plain; charset=utf-8"
+def _folded(made: Derived, capture_id: str) -> tuple[str, str]:
+    return folded.render(made.graph(capture_id).best()), "text/plain; charset=utf-8"
 
 
-def _grafana(bundle: Bundle) -> tuple[str, str]:
-    return grafana.render(_trees(bundle)), "application/json"
+def _grafana(made: Derived, capture_id: str) -> tuple[str, str]:
+    return grafana.render(made.graph(capture_id).best()), "application/json"
 
 
-def _speedscope(bundle: Bundle) -> tuple[str, str]:
-    manifest = bundle.manifest()
-    title = f"{manifest.job_id} {manifest.capture_id}".strip()
-    return speedscope.render(_trees(bundle), title=title), "application/json"
-
-
-def _trees(bundle: Bundle) -> tuple[Tree, ...]:
-    """The merged trees, worked out anew: a later version of the analysis may name more."""
-    return analyse(bundle.capture(), at=bundle.manifest().finished_at).trees
-
-
-def _report(bundle: Bundle) -> Mapping[str, Any] | None:
-    try:
-        return bundle.report()
-    except NotFound:
-        return None
+def _speedscope(made: Derived, capture_id: str) -> tuple[str, str]:
+    title = f"{made.manifest(capture_id).job_id} {capture_id}".strip()
+    return speedscope.render(made.graph(capture_id).best(), title=title), "application/json"
 
 
 RENDERERS: dict[str, Renderer] = {

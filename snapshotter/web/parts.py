@@ -7,6 +7,7 @@ from typing import Any
 from flask import Response, request, url_for
 from flask.typing import ResponseReturnValue
 
+from snapshotter.extracts.rows import ProcessRow
 from snapshotter.render import svg
 from snapshotter.render.groups import groups
 from snapshotter.stacks import rankset
@@ -15,8 +16,6 @@ from snapshotter.web.tabs import downloads, page, without_bundle
 from snapshotter.web.view import functions as tables
 from snapshotter.web.view import nccl as ras
 from snapshotter.web.view import stacks as choosing
-
-_MOST_GROUPS = 200
 
 
 @pages.get("/captures/<capture_id>/report")
@@ -99,8 +98,8 @@ def stacks(capture_id: str) -> ResponseReturnValue:
     if choice.is_empty and not choice.thread and "sample" not in args:
         choice = choosing.first_choice(head)
     problem = ""
-    matching: tuple[choosing.Found, ...] = ()
-    beside: choosing.Found | None = None
+    matching: tuple[ProcessRow, ...] = ()
+    beside: ProcessRow | None = None
     try:
         matching = choosing.found(roster.processes, choice)
         if choice.beside:
@@ -188,7 +187,7 @@ def flamegraph(capture_id: str) -> ResponseReturnValue:
         "flamegraph",
         record,
         groups=groups(head) if head else (),
-        most=_MOST_GROUPS,
+        classes=derived().classes(capture_id),
         downloads=downloads(capture_id),
     )
 

@@ -21,6 +21,7 @@ from snapshotter.errors import NotFound, SnapshotterError
 from snapshotter.render import words
 from snapshotter.web import csrf
 from snapshotter.web.derived import Derived
+from snapshotter.web.view.people import state_words
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -92,7 +93,7 @@ def _ago(seconds: float | None) -> str:
     return words.ago(seconds, services.current().now())
 
 
-for _name, _filter in words.FILTERS.items():
+for _name, _filter in {**words.FILTERS, "state_words": state_words}.items():
     pages.add_app_template_filter(_filter, _name)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from benchmarks.imaginary import imaginary_job
 from snapshotter.bundle.index import CaptureRecord
 from snapshotter.bundle.schema import CaptureRequest, VerdictSummary, new_capture_id
+from snapshotter.extracts import rows
 from snapshotter.render import graph, verdict, words
 from snapshotter.render.groups import groups, split_function
 from snapshotter.stacks import report
@@ -112,8 +112,8 @@ def test_a_culprit_without_a_process_stands_as_itself() -> None:
 
 def test_function_statistics_fold_sources_to_ranks() -> None:
     sources = ("n-1-rank0", "n-1-rank1.dataloader-0", "launcher-7")
-    stat = functions.SourcedStat("wait /a b/threading.py:655", 4, sources=sources)
-    (one,) = functions.functions([stat])
+    stat = {"function": "wait /a b/threading.py:655", "count": 4, "sources": sources}
+    (one,) = functions.functions(rows.functions({"function_stats": [stat]}))
     assert (one.name, one.path, one.ranks, one.others) == (
         "wait",
         "/a b/threading.py:655",
@@ -136,19 +136,19 @@ def test_function_and_place_are_parted(text: str, parts: tuple[str, str]) -> Non
 
 
 def test_functions_are_found_and_sorted(analysed: dict) -> None:
-    rows = functions.functions(msgspec.convert(analysed["function_stats"], list[functions.Stat]))
-    found = functions.pick_functions(rows, query="INDEXED", sort="count", page=1)
+    every = functions.functions(rows.functions(analysed))
+    found = functions.pick_functions(every, query="INDEXED", sort="count", page=1)
     assert [one.name for one in found.rows] == ["read"]
-    rare = functions.pick_functions(rows, query="", sort="rare", page=1)
+    rare = functions.pick_functions(every, query="", sort="rare", page=1)
     assert rare.rows[0].count == 1
-    assert functions.pick_functions(rows, query="", sort="no such order", page=99).number == 1
+    assert functions.pick_functions(every, query="", sort="no such order", page=99).number == 1
 
 
 def test_processes_are_found_by_ranks_names_and_outcome(analysed: dict) -> None:
-    rows = functions.processes(analysed)
+    every = rows.processes(analysed, ())
 
     def ranks(query: str = "", role: str = "trainer", outcome: str = "") -> list[int | None]:
-        page = functions.pick_processes(rows, query=query, role=role, outcome=outcome, page=1)
+        page = functions.pick_processes(every, query=query, role=role, outcome=outcome, page=1)
         return [one.rank for one in page.rows]
 
     assert ranks("0-2/40") == [0, 1, 2, 40]
@@ -170,9 +170,12 @@ def test_the_first_choice_is_a_culprit_beside_a_waiting_rank(analysed: dict) -> 
 
 def test_processes_chosen_by_worker_and_gpu(analysed: dict) -> None:
     by_node = stacks.found(
-        stacks.roster(analysed).processes, stacks.Choice(worker="gpu-node-2", gpu="3", role="trainer")
+        stacks.roster(rows.processes(analysed, ())).processes,
+        stacks.Choice(worker="gpu-node-2", gpu="3", role="trainer"),
     )
-    by_pod = stacks.found(stacks.roster(analysed).processes, stacks.Choice(worker="llama-worker-2", gpu="3"))
+    by_pod = stacks.found(
+        stacks.roster(rows.processes(analysed, ())).processes, stacks.Choice(worker="llama-worker-2", gpu="3")
+    )
     assert [one.rank for one in by_node] == [one.rank for one in by_pod] == [19]
     with pytest.raises(ValueError, match="'x'"):
         stacks.found((), stacks.Choice(ranks="x"))

@@ -179,6 +179,28 @@ def test_every_download_is_there(service: Any, made: Callable[..., str]) -> None
             assert answer.status_code == 200, link
 
 
+def test_pages_of_a_bundle_without_extracts_are_the_same(
+    start: Callable[..., Any], made: Callable[..., str], service: Any
+) -> None:
+    """Bundles of earlier versions have none, and a file may be damaged."""
+    capture_id = made(16)
+    addresses = [f"/captures/{capture_id}{tab}" for tab in (*TABS, "/flamegraph/data.json")]
+    addresses += [f"/captures/{capture_id}/compare/{capture_id}"]
+    addresses += [f"/api/v1/captures/{capture_id}/flamegraph.{kind}" for kind in ("html", "svg", "folded")]
+    texts = [re.sub("[0-9.]+ s ago", "", service.client.get(one).text) for one in addresses]
+    service.running.stop()
+    folder = service.folder / "bundles" / capture_id / "extracts-1"
+    (folder / "head.json").write_text("{")
+    for name in ("processes", "functions", "graph"):
+        (folder / f"{name}.json").unlink()
+    again = start(folder=service.folder)
+    again.client.set_cookie("hangscope_csrf", service.client.get_cookie("hangscope_csrf").value)
+    for address, text in zip(addresses, texts, strict=True):
+        answer = again.client.get(address)
+        assert answer.status_code == 200, address
+        assert re.sub("[0-9.]+ s ago", "", answer.text) == text, address
+
+
 def test_the_fixed_address_leads_to_the_newest(service: Any, made: Callable[..., str]) -> None:
     made(job_id="team/a b")
     answer = service.client.get("/jobs/team/a%20b/latest")

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import msgspec
-
+from snapshotter.extracts.rows import FunctionRow, ProcessRow
 from snapshotter.render.groups import shorten, split_function
 from snapshotter.stacks import rankset
-from snapshotter.web.view.people import state_words
 
 PAGE = 50
 
 T = TypeVar("T")
-
-_SOURCE = re.compile(r"(?:^|-)rank(\d{1,7})(?:\.|$)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,63 +37,14 @@ class Function:
     others: tuple[str, ...]  # sources without a rank
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRow:
-    """One line of the process table."""
-
-    rank: int | None
-    node: str
-    pod: str
-    gpu: str
-    role: str
-    pid: str
-    name: str
-    outcome: str
-    state: str
+def functions(rows: Iterable[FunctionRow]) -> tuple[Function, ...]:
+    """The same with name and place apart."""
+    return tuple(map(_function, rows))
 
 
-class Stat(msgspec.Struct, frozen=True):
-    """An entry of `function_stats` without its sources, which are most of a report."""
-
-    function: str
-    count: int = 0
-    ranks: str | None = None  # None: a report of another program, which has sources alone
-
-
-class SourcedStat(Stat, frozen=True):
-    """The whole entry."""
-
-    sources: tuple[str, ...] = ()
-
-
-def functions(stats: Iterable[Stat]) -> tuple[Function, ...]:
-    """Rows in the order of the report; where an entry has sources alone, these are folded to ranks."""
-    known: dict[str, int | None] = {}
-    return tuple(_function(one, known) for one in stats)
-
-
-def _function(one: Stat, known: dict[str, int | None]) -> Function:
+def _function(one: FunctionRow) -> Function:
     name, path = split_function(one.function)
-    ranks = one.ranks
-    others: tuple[str, ...] = ()
-    if ranks is None:
-        ranks, others = _fold_sources(one.sources if isinstance(one, SourcedStat) else (), known)
-    return Function(name, path, shorten(path), one.count, ranks, others)
-
-
-def _fold_sources(sources: Iterable[str], known: dict[str, int | None]) -> tuple[str, tuple[str, ...]]:
-    ranks: set[int] = set()
-    others: list[str] = []
-    for source in sources:
-        if source not in known:
-            match = _SOURCE.search(source)
-            known[source] = int(match[1]) if match and int(match[1]) <= rankset.MAX_RANK else None
-        rank = known[source]
-        if rank is None:
-            others.append(source)
-        else:
-            ranks.add(rank)
-    return rankset.fold(rankset.of(ranks)), tuple(others)
+    return Function(name, path, shorten(path), one.count, one.ranks, one.others)
 
 
 FUNCTION_SORTS = {
@@ -115,24 +61,6 @@ def pick_functions(rows: Iterable[Function], *, query: str, sort: str, page: int
     kept = [one for one in rows if not wanted or wanted in f"{one.name} {one.path}".lower()]
     kept.sort(key=FUNCTION_SORTS.get(sort, FUNCTION_SORTS["count"]))
     return cut(kept, page)
-
-
-def processes(report: Mapping[str, Any]) -> tuple[ProcessRow, ...]:
-    """`process_infos` as rows."""
-    return tuple(
-        ProcessRow(
-            rank=one["Rank"] if isinstance(one.get("Rank"), int) else None,
-            node=_text(one.get("Node")),
-            pod=_text(one.get("PodName")),
-            gpu=_text(one.get("GpuID")),
-            role=_text(one.get("Role")),
-            pid=_text(one.get("Pid")),
-            name=_text(one.get("ProcessName")),
-            outcome=_text(one.get("Outcome")),
-            state=state_words(one["State"]) if one.get("State") else "",
-        )
-        for one in report.get("process_infos", ())
-    )
 
 
 def pick_processes(
@@ -167,7 +95,3 @@ def cut(rows: Sequence[T], page: int) -> Page[T]:
     pages = max(1, -(-len(rows) // PAGE))
     page = min(max(1, page), pages)
     return Page(rows[(page - 1) * PAGE : page * PAGE], len(rows), page, pages)
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)

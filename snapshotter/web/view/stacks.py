@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from snapshotter.bundle.schema import Target
+from snapshotter.extracts.rows import ProcessRow
 from snapshotter.render.groups import FrameLine, frame_line
 from snapshotter.stacks import rankset
 from snapshotter.stacks.model import NodeAnswer, Process, Sample, Thread
@@ -32,24 +32,10 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One process that matches, for the list of links."""
-
-    rank: int | None
-    node: str
-    pod: str
-    gpu: str
-    role: str
-    pid: int
-    worker: int | None
-    outcome: str
-
-
-@dataclass(frozen=True, slots=True)
 class Roster:
     """All processes of a capture, and the values of the menus. `workers`: node, text with its pods."""
 
-    processes: tuple[Found, ...]
+    processes: Sequence[ProcessRow]
     workers: tuple[tuple[str, str], ...]
     gpus: tuple[str, ...]
     roles: tuple[str, ...]
@@ -84,9 +70,8 @@ class ProcessView:
     pause_seconds: float | None
 
 
-def roster(report: Mapping[str, Any]) -> Roster:
-    """All processes of a report, and what the menus offer, each in its natural order."""
-    processes = tuple(map(_found, report.get("process_infos", ())))
+def roster(processes: Sequence[ProcessRow]) -> Roster:
+    """All processes of a capture, and what the menus offer, each in its natural order."""
     pods: dict[str, dict[str, None]] = {}
     for one in processes:
         of_node = pods.setdefault(one.node, {})
@@ -106,7 +91,7 @@ def _numbers_first(text: str) -> tuple[bool, int, str]:
     return (not text.isdecimal(), int(text) if text.isdecimal() else 0, text)
 
 
-def found(processes: Iterable[Found], choice: Choice) -> tuple[Found, ...]:
+def found(processes: Iterable[ProcessRow], choice: Choice) -> tuple[ProcessRow, ...]:
     """The processes that match. Raises ValueError for ranks that cannot be read."""
     ranks = rankset.parse(choice.ranks.replace(",", "/").replace(" ", "")) if choice.ranks else None
     return tuple(
@@ -120,15 +105,6 @@ def found(processes: Iterable[Found], choice: Choice) -> tuple[Found, ...]:
     )
 
 
-def processes_of(targets: Sequence[Target]) -> dict[str, Any]:
-    """What stands for a report where the analysis failed: the processes that the manifest names."""
-    rows = [
-        {"Rank": one.rank, "Node": one.node, "Role": one.role, "Pid": one.pid, "Outcome": one.outcome}
-        for one in targets
-    ]
-    return {"verdict": {}, "process_infos": rows}
-
-
 def first_choice(report: Mapping[str, Any]) -> Choice:
     """What to show to a reader who asked for nothing: the first culprit beside the first waiting rank."""
     verdict = report.get("verdict", {})
@@ -138,7 +114,7 @@ def first_choice(report: Mapping[str, Any]) -> Choice:
     return Choice(role="trainer")
 
 
-def find_process(answer: NodeAnswer, wanted: Found) -> Process | None:
+def find_process(answer: NodeAnswer, wanted: ProcessRow) -> Process | None:
     """The process in its node's answer."""
     return next((one for one in answer.processes if (one.pid, one.role) == (wanted.pid, wanted.role)), None)
 
@@ -174,20 +150,6 @@ def thread_names(processes: Sequence[Process]) -> list[str]:
         one.thread_name or "unknown" for p in processes for sample in p.samples for one in sample.threads
     }
     return sorted(names, key=lambda name: (name != "MainThread", name))
-
-
-def _found(one: Mapping[str, Any]) -> Found:
-    rank, worker, pid = one.get("Rank"), one.get("Worker"), one.get("Pid")
-    return Found(
-        rank=rank if isinstance(rank, int) else None,
-        node=str(one.get("Node") or ""),
-        pod=str(one.get("PodName") or ""),
-        gpu="" if one.get("GpuID") is None else str(one["GpuID"]),
-        role=str(one.get("Role") or ""),
-        pid=pid if isinstance(pid, int) else 0,
-        worker=worker if isinstance(worker, int) else None,
-        outcome=str(one.get("Outcome") or ""),
-    )
 
 
 def _first(folded: object) -> int | None:

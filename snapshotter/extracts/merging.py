@@ -6,18 +6,13 @@ else about a bundle is read by `bundle.reader`.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
-
 import msgspec
 
-from snapshotter.bundle.schema import Manifest, is_bundle_file
+from snapshotter.bundle.reader import Bundle
+from snapshotter.bundle.schema import Manifest
 from snapshotter.errors import BundleError
 from snapshotter.render.graph import Graph, Merge
-from snapshotter.render.missing import Missing
 from snapshotter.stacks.model import Frame, Role
-
-_MAX_ANSWER_BYTES = 1 << 30  # a bound against a file made to fill the memory
 
 
 class _Thread(msgspec.Struct):
@@ -45,15 +40,13 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 _FRAMES = msgspec.json.Decoder(tuple[Frame, ...])
 
 
-def merge(manifest: Manifest, missing: tuple[Missing, ...], read: Callable[[str], bytes]) -> Graph:
-    """The graph of a bundle; `read` gives a file of it by name. Raises BundleError, NotFound."""
+def merge(bundle: Bundle, manifest: Manifest) -> Graph:
+    """The graph of a bundle, without what is missing from it. Raises BundleError, NotFound."""
     merged = Merge[bytes]()
     for entry in manifest.nodes:
-        if not is_bundle_file(entry.file):
-            raise BundleError(f"{manifest.capture_id} names {entry.file[:80]!r}, no file of a bundle")
         try:
-            answer = _ANSWER.decode(_unzip(read(entry.file)))
-        except (msgspec.DecodeError, UnicodeDecodeError, zlib.error, EOFError) as error:
+            answer = _ANSWER.decode(bundle.answer_bytes(entry))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BundleError(f"{manifest.capture_id}/{entry.file}: cannot be read: {error}") from error
         for process in answer.processes:
             merged.add_process(process.node, process.role, process.rank)
@@ -71,13 +64,4 @@ def merge(manifest: Manifest, missing: tuple[Missing, ...], read: Callable[[str]
                 raise BundleError(f"{manifest.capture_id}: a stack cannot be read: {error}") from error
         return known[raw]
 
-    return merged.graph(manifest.job_id, missing, frames)
-
-
-def _unzip(data: bytes) -> bytes:
-    """Raises zlib.error for what is no gzip, EOFError for a part of one."""
-    reader = zlib.decompressobj(wbits=31)
-    plain = reader.decompress(data, _MAX_ANSWER_BYTES)
-    if not reader.eof:
-        raise EOFError("the file ends too early, or is larger than a node's answer can be")
-    return plain
+    return merged.graph(manifest.job_id, (), frames)
