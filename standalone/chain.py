@@ -36,6 +36,7 @@ class Settings:
     scrape_interval: str = "15s"
     exporter: dict[str, Any] = field(default_factory=dict)  # the exporter's configuration file
     snapshotter: dict[str, Any] = field(default_factory=dict)
+    procfs: Path = Path("/proc")  # as the exporter is told
     ports: tuple[int, int, int, int] = (11028, 11029, 19090, 19093)  # a taken one is replaced by a free one
     prometheus_data: Path | None = None
 
@@ -93,6 +94,10 @@ class Chain:
         self._children.clear()
         self._adopted.clear()
 
+    def pid(self, name: str) -> int:
+        """Of one of the four programs."""
+        return self._children[name].pid
+
     def log(self, name: str) -> Path:
         """Where a program's output goes."""
         return self.settings.folder / f"{name}.log"
@@ -112,6 +117,7 @@ class Chain:
                 "serve",
                 f"--config.file={folder / 'exporter.yml'}",
                 f"--web.listen-address={_address(self.exporter_url)}",
+                f"--path.procfs={self.settings.procfs}",
             ],
             "snapshotter": [
                 str(scripts / "hangscope-snapshotter"),

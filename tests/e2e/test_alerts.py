@@ -1,8 +1,5 @@
-"""Alerts provoked with real programs: real ranks, the shipped rules, Alertmanager's rendered messages.
-
-Only times are shortened: what waits for minutes in the shipped files waits for a second or two here. The
-rest, expressions and annotations, is as shipped. What one machine cannot show within a minute (NCCL faults, a
-job that slows down over hours, a fleet without exporters) is shown by the rules' own tests.
+"""Every alert that one machine can provoke, provoked with real programs: exporter, snapshotter, agent, ranks,
+Prometheus with the shipped rules, and the messages that Alertmanager renders. Only times are shortened.
 """
 
 from __future__ import annotations
@@ -10,231 +7,356 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import socket
+import sqlite3
 import subprocess
 import sys
-import threading
-import time
-import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+import yaml
 
-from standalone import chain as standalone
 from standalone import processes
-from standalone.chain import Chain, Settings
+from standalone.chain import Chain, get_json
+from tests.e2e.alerting import JSON, Chat, Key, links, listening, running, send, wait_for, wait_until
+from tests.running import running as running_program
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
-RANK = ROOT / "tests" / "programs" / "alerting_rank.py"
-PATIENCE_SECONDS = 150.0
+PROGRAMS = ROOT / "tests" / "programs"
+TRANSCRIPTS = ROOT / "tests" / "fixtures" / "nccl" / "transcripts"
 FOREVER = 1_000_000
+NO_ACCOUNTING = Path("/proc/sys/kernel/task_delayacct")
+
+OF_JOBS: tuple[Key, ...] = (
+    ("TrainingHang", "stops"),
+    ("TrainingHang", "sleeps"),
+    ("TrainingHang", "never-starts"),
+    ("TrainingHangSuspected", "stops"),
+    ("TrainingHangConfirmed", "stops"),
+    ("TrainingHangDiagnosed", "stops"),
+    ("TrainingHangDiagnosed", "sleeps"),
+    ("TrainingProcessStopped", "stops"),
+    ("TrainingProcessUninterruptible", "sleeps"),
+    ("TrainingRankMissing", "loses-one"),
+    ("TrainingNeverStarted", "never-starts"),
+    ("TrainingSlow", "slows"),
+    ("TrainingNcclProcessDead", "nccl-dead"),
+    ("TrainingNcclCommunicatorError", "nccl-error"),
+    ("TrainingNcclCommunicatorStalled", "nccl-stalled"),
+    ("HangscopeLogNotRecognised", "never-starts"),
+    ("HangscopeLogUnreadable", "unreadable"),
+    ("HangscopeRankWithoutLog", "piped"),
+    ("HangscopeVerdictMissing", "stops"),
+    ("HangscopeExporterConfigReloadFailed", ""),
+    ("HangscopeSnapshotterConfigReloadFailed", ""),
+    ("HangscopeNotificationsRefused", ""),
+    ("HangscopeDelayAccountingOff", ""),
+)
+OF_PROGRAMS: tuple[Key, ...] = (
+    ("HangscopeCapturePartial", ""),
+    ("HangscopeCaptureFailed", ""),
+    ("HangscopeQueueFilling", ""),
+    ("HangscopeReaderStale", ""),
+    ("HangscopeBundlesOverLimit", ""),
+    ("HangscopeIndexDown", ""),
+    ("HangscopeExporterDown", ""),
+    ("HangscopeSnapshotterDown", ""),
+    ("HangscopeExporterAbsent", ""),
+    ("HangscopeSnapshotterAbsent", ""),
+)
+OF_DISKS: tuple[Key, ...] = (("HangscopeDiskFilling", ""), ("HangscopeCannotStore", ""))
+# Why nothing that one machine can do from outside makes them fire; the rules' own tests show them.
+NOT_PROVOKED = {
+    "HangscopeCollectorFailed": "a collector only writes down what readers published: only a defect makes it fail",
+}
 
 
-def shorten(text: str) -> str:
-    """The rules with every wait of seconds or more cut down."""
-    text = re.sub(r"(?m)^(\s+for: )(?!0s$)\w+$", r"\g<1>1s", text)
-    text = re.sub(r"_longest_seconds\) > \d+", "_longest_seconds) > 2", text)
-    return re.sub(r"(_longest_seconds\)\n\s+> bool\n\s+)30", r"\g<1>2", text)
-
-
-class Chat:
-    """Stands for the chat and the pager: keeps the messages that Alertmanager renders."""
-
-    def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
-        messages = self.messages
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                messages.extend(body["attachments"])
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def text(self) -> str:
-        return "\n".join(f"{one['title']}\n{one['text']}" for one in self.messages)
+def test_every_alert_is_provoked_or_it_is_said_why_not() -> None:
+    alerts = {
+        rule["alert"]
+        for path in (ROOT / "rules").glob("*_alerts.yaml")
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+    provoked = {name for name, _ in (*OF_JOBS, *OF_PROGRAMS, *OF_DISKS)}
+    assert provoked | set(NOT_PROVOKED) == alerts
+    assert not provoked & set(NOT_PROVOKED)
 
 
 @pytest.fixture
 def chat() -> Iterator[Chat]:
-    chat = Chat()
-    yield chat
-    chat.server.shutdown()
-    chat.server.server_close()
+    with listening() as chat:
+        yield chat
 
 
-@pytest.fixture
-def chain(chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Chain]:
-    rules = tmp_path / "rules"
-    rules.mkdir()
-    for path in (ROOT / "rules").glob("*.yaml"):
-        (rules / path.name).write_text(shorten(path.read_text()))
-    address = tmp_path / "chat.url"
-    address.write_text(f"http://127.0.0.1:{chat.server.server_port}/\n")
-    example = (rules / "alertmanager-example.yaml").read_text()
-    example = re.sub(r"(?<=api_url_file: )\S+", str(address), example)
-    (rules / "alertmanager-example.yaml").write_text(example.replace("group_wait: 10s", "group_wait: 2s"))
-    monkeypatch.setattr(standalone, "RULES", rules)
-    processes.adopt_orphans()
-    limits = {"hang_limit": "6s", "startup_grace": "6s"}
-    snapshotter = {"capture": {"sample_interval": "2s"}}
-    chain = Chain(Settings(tmp_path / "chain", "1s", {"limits": limits}, snapshotter, ports=(0, 0, 0, 0)))
-    try:
-        chain.start()
-        yield chain
-    finally:
-        chain.stop()
+def rank(chain: Chain, log: Path, job_id: str, number: str, *command: str | Path, **extra: str) -> int:
+    """A rank of a job of two that logs to a file; its pid. It ends with the chain."""
+    environment = os.environ | {
+        "RANK": number,
+        "LOCAL_RANK": number,
+        "WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": job_id,
+        **extra,
+    }
+    child = processes.start([sys.executable, *map(str, command)], log=log, environment=environment)
+    chain.adopt(child)
+    return child.pid
 
 
-def start_job(
-    chain: Chain, folder: Path, job_id: str, fault: str, iterations: int
-) -> list[subprocess.Popen[bytes]]:
-    """Two ranks that log to one file."""
+def start_job(chain: Chain, folder: Path, job_id: str, fault: str, iterations: int) -> list[int]:
+    """Two ranks that log to one file; their pids."""
+    command = (PROGRAMS / "alerting_rank.py", fault, str(iterations))
+    return [rank(chain, folder / f"{job_id}.log", job_id, one, *command) for one in "01"]
+
+
+def start_nccl_job(chain: Chain, folder: Path, job_id: str, answer: str) -> None:
+    """A job that iterates, and whose NCCL, for which rank 1 stands in, says what a real one once said."""
+    address = f"127.0.0.1:{free_port()}"
     log = folder / f"{job_id}.log"
-    ranks = []
-    for rank in ("0", "1"):
-        environment = os.environ | {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": "2",
-            "TORCHELASTIC_RUN_ID": job_id,
-        }
-        command = [sys.executable, str(RANK), fault, str(iterations)]
-        ranks.append(processes.start(command, log=log, environment=environment))
-        chain.adopt(ranks[-1])
-    return ranks
+    iterates = (PROGRAMS / "alerting_rank.py", "iterates", str(FOREVER))
+    rank(chain, log, job_id, "0", *iterates, NCCL_RAS_ADDR=address)
+    host, _, port = address.partition(":")
+    answers = (PROGRAMS / "ras_stand_in.py", host, port, TRANSCRIPTS / f"{answer}.reply")
+    rank(chain, log, job_id, "1", *answers, NCCL_RAS_ADDR=address)
 
 
-def lose_one(chain: Chain, ranks: list[subprocess.Popen[bytes]], job_id: str) -> None:
-    """End rank 1 once both ranks have been seen."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not chain.query(f'training_ranks_running{{job_id="{job_id}"}} == 2'):
-        assert time.monotonic() < deadline, f"both ranks of {job_id} were never seen"
-        time.sleep(0.2)
-    ranks[1].kill()
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
 
 
-@pytest.fixture
-def piped(chain: Chain) -> Iterator[str]:
-    """A job whose output goes where nobody can follow it; its id."""
-    job_id = "piped"
+def wait_for_series(chain: Chain, expression: str) -> None:
+    wait_until(lambda: chain.query(expression), lambda: f"never came true: {expression}")
+
+
+@contextmanager
+def piped(job_id: str) -> Iterator[None]:
+    """A job whose output goes where nobody can follow it."""
     environment = os.environ | {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": job_id}
     with subprocess.Popen(
-        [sys.executable, str(RANK), "iterates", str(FOREVER)],
+        [sys.executable, str(PROGRAMS / "alerting_rank.py"), "iterates", str(FOREVER)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=environment,
         start_new_session=True,
     ) as child:
-        yield job_id
-        child.kill()
+        try:
+            yield
+        finally:
+            child.kill()
 
 
-def post(url: str, body: bytes = b"", **headers: str) -> int:
-    request = urllib.request.Request(url, body, headers, method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
+def spoil(path: Path) -> None:
+    """Give a configuration a key that nobody knows."""
+    path.write_text(path.read_text().replace("{", '{"no_such_key": 1, ', 1))
 
 
-def wait_for(chain: Chain, wanted: dict[tuple[str, str], bool], what: Callable[[], str]) -> None:
-    """Until each (alert, job) has fired."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not all(wanted.values()):
-        assert time.monotonic() < deadline, f"{[key for key, seen in wanted.items() if not seen]}\n{what()}"
-        for one in chain.query('ALERTS{alertstate="firing"}'):
-            key = (one["metric"]["alertname"], one["metric"].get("job_id", ""))
-            if key in wanted:
-                wanted[key] = True
-        time.sleep(0.5)
-
-
-def test_alerts_fire_and_are_told(chain: Chain, chat: Chat, piped: str, tmp_path: Path) -> None:
-    start_job(chain, tmp_path, "stops", "stops", 20)
-    start_job(chain, tmp_path, "sleeps", "sleeps", 20)
-    ranks = start_job(chain, tmp_path, "loses-one", "iterates", FOREVER)
-    start_job(chain, tmp_path, "never-starts", "waits", 0)
-    lose_one(chain, ranks, "loses-one")
-
-    # Configurations that are wrong, and a sender with a wrong token.
-    folder = chain.settings.folder
-    for name in ("exporter", "snapshotter"):
-        path = folder / f"{name}.yml"
-        path.write_text(path.read_text().replace("{", '{"no_such_key": 1, ', 1))
-    bearer = {"Authorization": f"Bearer {chain.token}"}
-    assert post(f"{chain.exporter_url}/-/reload", **bearer) >= 400
-    assert post(f"{chain.snapshotter_url}/-/reload", **bearer) >= 400
-    # A counter's first scrape is where its increase starts from.
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not chain.query('snapshotter_notifications_total{result="unauthorized"}'):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    for _ in range(3):
-        assert post(f"{chain.snapshotter_url}/api/v1/alerts", b"{}", Authorization="Bearer wrong") == 401
-
-    wanted = {
-        ("TrainingHang", "stops"): False,
-        ("TrainingHang", "sleeps"): False,
-        ("TrainingHang", "never-starts"): False,
-        ("TrainingHangSuspected", "stops"): False,
-        ("TrainingHangConfirmed", "stops"): False,
-        ("TrainingHangDiagnosed", "stops"): False,
-        ("TrainingHangDiagnosed", "sleeps"): False,
-        ("TrainingProcessStopped", "stops"): False,
-        ("TrainingProcessUninterruptible", "sleeps"): False,
-        ("TrainingRankMissing", "loses-one"): False,
-        ("TrainingNeverStarted", "never-starts"): False,
-        ("HangscopeLogNotRecognised", "never-starts"): False,
-        ("HangscopeRankWithoutLog", piped): False,
-        ("HangscopeVerdictMissing", "stops"): False,
-        ("HangscopeExporterConfigReloadFailed", ""): False,
-        ("HangscopeSnapshotterConfigReloadFailed", ""): False,
-        ("HangscopeNotificationsRefused", ""): False,
+def test_alerts_about_jobs(chat: Chat, tmp_path: Path) -> None:
+    watched = tmp_path / "unreadable.log"
+    exporter = {
+        "limits": {"hang_limit": "6s", "startup_grace": "6s"},
+        "nccl": {"version": "2.30.7", "quiet_start": "0s"},
+        "logs": [{"path": str(watched), "job_id": "unreadable"}],
     }
-    accounting = Path("/proc/sys/kernel/task_delayacct")
-    if accounting.exists() and accounting.read_text().strip() == "0":
-        wanted["HangscopeDelayAccountingOff", ""] = False
-    wait_for(chain, wanted, chat.text)
+    snapshotter = {"capture": {"sample_interval": "2s"}}
+    with running(chat, tmp_path, exporter=exporter, snapshotter=snapshotter) as chain, piped("piped"):
+        for name, answer in (
+            ("nccl-dead", "killed-t75-json-2.30.7"),
+            ("nccl-error", "error-async-one-json-2.30.7"),
+            ("nccl-stalled", "lag-one-json-2.30.7"),
+        ):
+            start_nccl_job(chain, tmp_path, name, answer)
+        start_job(chain, tmp_path, "slows", "slows", 150)
+        start_job(chain, tmp_path, "stops", "stops", 20)
+        start_job(chain, tmp_path, "sleeps", "sleeps", 20)
+        start_job(chain, tmp_path, "never-starts", "waits", 0)
+        start_job(chain, tmp_path, "unreadable", "iterates", FOREVER)
+        _, second = start_job(chain, tmp_path, "loses-one", "iterates", FOREVER)
 
-    # Healthy all the while.
-    quiet = chain.query('max_over_time(ALERTS{alertname=~"TrainingHang.*", job_id=~"piped|loses-one"}[10m])')
-    assert not quiet
+        wait_for_series(chain, 'training_ranks_running{job_id="loses-one"} == 2')
+        os.kill(second, signal.SIGKILL)
+        wait_for_series(chain, 'training_log_readable{job_id="unreadable"} == 1')
+        watched.rename(tmp_path / "moved.log")
+        watched.mkdir()
 
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (told := re.search(r"\*TrainingHangDiagnosed\* (Job stops .*)\n(.*)", chat.text())):
-        assert time.monotonic() < deadline, chat.text()
-        time.sleep(0.5)
-    assert "Culprits: rank 1 on " in told.group(1)
-    assert f"<{chain.snapshotter_url}/captures/" in told.group(2)
-    assert "|report>" in told.group(2)
-    assert "*TrainingRankMissing*" in chat.text()
-    # It comes with the hang, and is quiet under it.
-    assert "*TrainingNeverStarted*" not in chat.text()
+        # Configurations that are wrong, and a sender with a wrong token.
+        bearer = {"Authorization": f"Bearer {chain.token}"}
+        for name, url in (("exporter", chain.exporter_url), ("snapshotter", chain.snapshotter_url)):
+            spoil(chain.settings.folder / f"{name}.yml")
+            assert send(f"{url}/-/reload", **bearer) >= 400
+        # A counter's first scrape is where its increase starts from.
+        wait_for_series(chain, 'snapshotter_notifications_total{result="unauthorized"}')
+        for _ in range(3):
+            assert send(f"{chain.snapshotter_url}/api/v1/alerts", b"{}", Authorization="Bearer wrong") == 401
+
+        wanted = [one for one in OF_JOBS if one[0] != "HangscopeDelayAccountingOff"]
+        if NO_ACCOUNTING.exists() and NO_ACCOUNTING.read_text().strip() == "0":
+            wanted.append(("HangscopeDelayAccountingOff", ""))
+        wait_for(chain, chat, *wanted)
+
+        # Healthy all the while.
+        healthy = "piped|loses-one|slows|nccl-.*"
+        assert not chain.query(
+            f'max_over_time(ALERTS{{alertname=~"TrainingHang|TrainingHang(Confirmed|Diagnosed)",job_id=~"{healthy}"}}[10m])'
+        )
+        # It comes with the hang, and is quiet under it.
+        assert chat.told("TrainingNeverStarted") is None
+        verdict_is_told(chain, chat, "stops")
+        for job_id in ("stops", "sleeps"):
+            told = chat.told("TrainingHang", job_id)
+            assert told is not None
+            for text, url in links(told).items():
+                if text != "dashboard":
+                    assert get(url) == 200, url
 
 
-def test_a_program_that_is_gone_is_told(chain: Chain, chat: Chat) -> None:
-    for name in ("exporter", "snapshotter"):
-        (pid,) = [
-            pid
-            for pid in processes.descendants(os.getpid())
-            if f"hangscope-{name}" in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-        ]
-        os.kill(pid, 15)
-    wait_for(
-        chain,
-        {("HangscopeExporterDown", ""): False, ("HangscopeSnapshotterDown", ""): False},
-        chat.text,
+def verdict_is_told(chain: Chain, chat: Chat, job_id: str) -> None:
+    """The message has the headline of the report that it leads to, and the culprits."""
+    told = chat.told("TrainingHangDiagnosed", f"Job {job_id} ")
+    assert told is not None
+    address = links(told)["report"]
+    capture_id = address.removeprefix(f"{chain.snapshotter_url}/captures/")
+    report = get_json(f"{chain.snapshotter_url}/api/v1/captures/{capture_id}/report")
+    headline = report["verdict"]["headline"]
+    escaped = headline.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    assert f"Job {job_id} hangs. {escaped} Cause: process_stopped, scope: local. Culprits: rank 1 on " in told
+    assert get(address) == 200
+
+
+def get(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return int(answer.status)
+
+
+def ask_for_capture(chain: Chain, job_id: str) -> str:
+    body = json.dumps({"job_id": job_id, "reason": "test"}).encode()
+    request = urllib.request.Request(
+        f"{chain.snapshotter_url}/api/v1/captures",
+        body,
+        {"Authorization": f"Bearer {chain.token}"} | JSON,
     )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return str(json.load(answer)["capture_id"])
+
+
+def hang(chain: Chain, job_id: str) -> None:
+    """Have Alertmanager tell the snapshotter of a hang."""
+    alert = {"labels": {"alertname": "TrainingHang", "severity": "critical", "job_id": job_id}}
+    url = f"{chain.alertmanager_url}/api/v2/alerts"
+    assert send(url, json.dumps([alert]).encode(), **JSON) == 200
+
+
+def state(chain: Chain, capture_id: str) -> str:
+    return str(get_json(f"{chain.snapshotter_url}/api/v1/captures/{capture_id}")["state"])
+
+
+def test_alerts_about_the_programs(chat: Chat, tmp_path: Path) -> None:
+    proc = tmp_path / "proc"
+    proc.symlink_to("/proc")
+    token = tmp_path / "agent.token"
+    token.write_text("0f1e2d3c4b5a\n")
+    token.chmod(0o600)
+    with running_program(tmp_path, "hangscope-snapshotter", "agent", f"--web.token-file={token}") as agent:
+        there = urllib.parse.urlsplit(agent.url).netloc
+        agents = {"nodes": [there, f"127.0.0.1:{free_port()}"], "token_file": str(token)}
+        snapshotter = {
+            "agents": agents,
+            "capture": {"sample_interval": "0s", "node_timeout": "20s"},
+            "workers": 1,
+        }
+        with running(chat, tmp_path, snapshotter=snapshotter, procfs=proc) as chain:
+            start_job(chain, tmp_path, "job", "iterates", FOREVER)
+            wait_for_series(chain, 'training_ranks_running{job_id="job"} == 2')
+            proc.unlink()  # as a container that loses its mount of the node's /proc
+            captures_go_wrong(chain, chat, agent.process.pid)
+            wait_for(chain, chat, ("HangscopeReaderStale", ""))
+            programs_go_wrong(chain, chat)
+
+
+def captures_go_wrong(chain: Chain, chat: Chat, agent: int) -> None:
+    wait_for_series(chain, "snapshotter_captures_total")
+    # One of two nodes has no agent; of a job that is gone nothing is found at all.
+    capture_id = ask_for_capture(chain, "job")
+    wait_for(chain, chat, ("HangscopeCapturePartial", ""))
+    hang(chain, "gone")
+    wait_for(chain, chat, ("HangscopeCaptureFailed", ""))
+
+    # An agent that hangs itself, and many who ask.
+    os.kill(agent, signal.SIGSTOP)
+    last = [ask_for_capture(chain, f"job-{number}") for number in range(13)][-1]
+    wait_for(chain, chat, ("HangscopeQueueFilling", ""))
+    os.kill(agent, signal.SIGCONT)
+    wait_until(lambda: state(chain, last) == "done", lambda: chain.log("snapshotter").read_text()[-2000:])
+
+    # What is pinned is more than may be kept.
+    path = f"{chain.snapshotter_url}/api/v1/captures/{capture_id}"
+    bearer = {"Authorization": f"Bearer {chain.token}"}
+    pinned = json.dumps({"pinned": True}).encode()
+    assert send(path, pinned, method="PATCH", **bearer, **JSON) == 200
+    configuration = chain.settings.folder / "snapshotter.yml"
+    given = json.loads(configuration.read_text())
+    configuration.write_text(json.dumps(given | {"storage": {"max_size": "1KiB"}}))
+    assert send(f"{chain.snapshotter_url}/-/reload", **bearer) == 200
+    wait_for(chain, chat, ("HangscopeBundlesOverLimit", ""))
+
+
+def programs_go_wrong(chain: Chain, chat: Chat) -> None:
+    index = chain.settings.folder / "snapshotter" / "index.db"
+    with sqlite3.connect(index) as connection:
+        connection.execute("DROP TABLE captures")
+    connection.close()
+    wait_for(chain, chat, ("HangscopeIndexDown", ""))
+
+    for name in ("exporter", "snapshotter"):
+        os.kill(chain.pid(name), signal.SIGTERM)
+    wait_for(chain, chat, ("HangscopeExporterDown", ""), ("HangscopeSnapshotterDown", ""))
+
+    # Discovery finds no target any more. (Of a job that is gone from the configuration Prometheus keeps the last
+    # samples for five minutes.)
+    prometheus = chain.settings.folder / "prometheus.yml"
+    given = json.loads(prometheus.read_text())
+    for job in given["scrape_configs"]:
+        job["static_configs"] = [{"targets": []}]
+    prometheus.write_text(json.dumps(given))
+    os.kill(chain.pid("prometheus"), signal.SIGHUP)
+    wait_for(chain, chat, ("HangscopeExporterAbsent", ""), ("HangscopeSnapshotterAbsent", ""))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.mark.skipif(
+    os.environ.get("CI") != "true" and os.geteuid() != 0, reason="only root may mount a disk to fill"
+)
+def test_alerts_about_the_disk(chat: Chat, small_disk: Path, tmp_path: Path) -> None:
+    snapshotter = {"storage": {"bundles": str(small_disk)}}
+    with running(chat, tmp_path, snapshotter=snapshotter) as chain:
+        wait_for(chain, chat, ("HangscopeDiskFilling", ""))
+        told = chat.told("HangscopeDiskFilling")
+        assert told is not None
+        assert re.search(
+            r"keeps its bundles has 4[78](\.\d+)?MiB left of 48MiB\. The size cap of bundles is 20GiB,",
+            told,
+        ), told
+        assert chat.told("HangscopeCannotStore") is None
+
+        wait_for_series(chain, 'snapshotter_notifications_total{result="cannot_store"}')
+        (small_disk / "of-somebody-else").write_bytes(bytes(40 << 20))
+        hang(chain, "late")
+        wait_for(chain, chat, ("HangscopeCannotStore", ""))
