@@ -46,14 +46,17 @@ class Progress:
         self._pause_phase: Phase | None = None
         self._alive_at: float | None = None
         self._longest: dict[Phase, float] = {}
+        self._resumed_at: float | None = None  # when a pause was last said to be over
+        self._paused = 0.0  # seconds of pauses since training last moved
 
     def moved(self, at: float, *, timed: bool = True) -> None:
         """Training moved on. `timed` False: when it did is not known well enough to learn from."""
-        if self.last_at is not None and at > self.last_at and timed:
-            self._learn(at - self.last_at)
+        if self.last_at is not None and at > self.last_at + self._paused and timed:
+            self._learn(at - self.last_at - self._paused)
         if self.last_at is None or at > self.last_at:
             self.last_at = at
         self._end_pause(at)
+        self._paused = 0.0
 
     def enter(self, phase: Phase, at: float) -> None:
         """The log is in this phase now."""
@@ -71,11 +74,14 @@ class Progress:
         """Another run began in the same log: its start has its own grace."""
         self.since, self.last_at = at, None
         self._end_pause(at)
+        self._paused = 0.0
 
     def _end_pause(self, at: float) -> None:
         if self._pause_phase is not None and self._pause_began is not None:
             length = at - self._pause_began
             self._longest[self._pause_phase] = max(length, self._longest.get(self._pause_phase, 0.0))
+            self._resumed_at = at
+            self._paused += max(0.0, length)
         self._pause_phase = self._pause_began = self._alive_at = None
 
     def _learn(self, interval: float) -> None:
@@ -104,7 +110,7 @@ class Progress:
             grace = max(rules.startup_grace, base.seconds if rules.configured is not None else 0.0)
             return Limit(lasted + grace, f"{grace:.0f} s of grace for the first iteration")
         if phase not in _PAUSES:
-            return base
+            return self._after_pause(base)
         cap = max(base.seconds, rules.ceiling)
         longest = self._longest.get(phase, 0.0)
         unknown = rules.pause_grace if phase not in self._longest else 0.0
@@ -112,6 +118,15 @@ class Progress:
         lasted = 0.0 if self._alive_at is None else max(0.0, self._alive_at - self.last_at)
         reason = f"{phase}: {allowed:.0f} s after its last sign of life; while training {base.reason}"
         return Limit(lasted + allowed, reason)
+
+    def _after_pause(self, base: Limit) -> Limit:
+        """The next iteration after a pause has as long as any other: the pause itself is no silence."""
+        if self.last_at is None or self._resumed_at is None or self._resumed_at <= self.last_at:
+            return base
+        lasted = self._resumed_at - self.last_at
+        return Limit(
+            lasted + base.seconds, f"{base.reason}; from the end of a pause, {lasted:.0f} s after it"
+        )
 
     def _base(self, rules: Rules) -> Limit:
         if rules.configured is not None:

@@ -126,6 +126,29 @@ def test_a_pause_is_learned_for_the_next_time() -> None:
     assert progress.limit(RULES, Phase.TRAINING).seconds == pytest.approx(200)
 
 
+def test_the_first_iteration_after_a_pause_has_as_long_as_any_other() -> None:
+    progress = _regular(10)  # until 500
+    progress.enter(Phase.CHECKPOINTING, 505)
+    progress.enter(Phase.TRAINING, 705)  # saved; the next iteration is on its way
+    limit = progress.limit(RULES, Phase.TRAINING)
+    assert limit.seconds == 205 + 60
+    assert "from the end of a pause" in limit.reason
+    progress.moved(712)
+    assert progress.limit(RULES, Phase.TRAINING).seconds == 60
+
+
+def test_a_pause_that_was_said_to_be_over_is_no_part_of_an_interval() -> None:
+    progress = Progress(0.0)
+    at = 0.0
+    for _ in range(20):
+        at += 20
+        progress.moved(at)
+        progress.enter(Phase.EVALUATING, at + 5)
+        progress.enter(Phase.TRAINING, at + 305)
+        at += 300
+    assert progress.quantile(0.99) == pytest.approx(20)
+
+
 def test_a_new_run_has_its_own_grace() -> None:
     progress = _regular(40)
     progress.restart(10_000.0)
