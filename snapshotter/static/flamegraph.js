@@ -526,6 +526,7 @@
     fillThreads();
     rebuild();
     host.dataset.ready = "true";
+    performance.mark("flamegraph drawn");
   }
 
   function prepare(raw) {
