@@ -7,7 +7,7 @@ a Python program by exec and a Python program may join a process group: young on
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from exporter import roles
@@ -19,6 +19,8 @@ RECHECKS = 100  # foreign processes looked at again in one scan, at most
 _SETTLED = 10.0  # seconds after which a process has the name it will keep
 _SUSPECT = 5.0  # seconds between two looks at what multiprocessing started
 _SOONEST, _LATEST = 2.0, 300.0  # seconds between two looks at a process; in between a quarter of its age
+_THOROUGH = 15.0  # seconds between two looks for pids that were used again
+_STEADY = 4.0  # seconds between two looks at whether a candidate still has its name and parent, at most
 
 
 @dataclass(slots=True)
@@ -32,6 +34,7 @@ class _Known:
     ppid: int
     state: str
     again: float  # when to look closer again
+    due: float = 0.0  # when to look at it again
 
 
 @dataclass(slots=True)
@@ -70,30 +73,54 @@ class CandidateReader:
         self._due: list[tuple[float, int]] = []  # when, pid: foreign processes to look at again
         self._boot_time = procfs.boot_time() or 0.0
         self._last = Look()
+        self._thorough_at = float("-inf")
 
-    def look(self, now: float) -> Look:
-        """The candidates as they are now; `now` in Unix seconds."""
-        entries = dict(self._procfs.entries())
-        changed = self._drop_gone(entries)
-        changed |= self._refresh(now)
+    def look(self, now: float, *, thorough: bool = True) -> Look:
+        """The candidates as they are now; `now` in Unix seconds.
+
+        Not `thorough`: only the processes that are new or gone since the last look, and those of the others
+        that are due. A name, parent or state that changes is then seen some seconds later, and a pid that was
+        used again between two looks at the next thorough one: there is one now and then.
+        """
+        thorough = thorough or not 0 <= now - self._thorough_at < _THOROUGH
+        if thorough:
+            self._thorough_at = now
+            entries = dict(self._procfs.entries())
+            changed = self._drop_gone(entries.keys())
+            changed |= self._drop_replaced(entries)
+        else:
+            changed = self._drop_gone(pids := self._procfs.pids())
+            new = pids.difference(self._known, self._foreign)
+            inodes = ((pid, self._procfs.inode(pid)) for pid in new)
+            entries = {pid: inode for pid, inode in inodes if not isinstance(inode, Unreadable)}
+        changed |= self._refresh(now, thorough=thorough)
         changed |= self._take_new(entries, now)
         changed |= self._recheck(now)
         if changed:
             self._last = self._compose()
         return replace(self._last, changed=changed)
 
-    def _drop_gone(self, entries: Mapping[int, int]) -> bool:
-        gone = [pid for pid, one in self._known.items() if not self._same(pid, one, entries.get(pid))]
+    def _drop_gone(self, alive: Set[int]) -> bool:
+        gone = self._known.keys() - alive
         for pid in gone:
             self._known.pop(pid).file.close()
-        for pid in [pid for pid, one in self._foreign.items() if entries.get(pid) != one.inode]:
+        for pid in self._foreign.keys() - alive:
             del self._foreign[pid]
         return bool(gone)
 
-    def _same(self, pid: int, known: _Known, inode: int | None) -> bool:
+    def _drop_replaced(self, entries: Mapping[int, int]) -> bool:
+        """Forget processes whose pid is another's now."""
+        gone = [pid for pid, one in self._known.items() if not self._same(pid, one, entries[pid])]
+        for pid in gone:
+            self._known.pop(pid).file.close()
+        for pid in [pid for pid, one in self._foreign.items() if entries[pid] != one.inode]:
+            del self._foreign[pid]
+        return bool(gone)
+
+    def _same(self, pid: int, known: _Known, inode: int) -> bool:
         """Whether the entry is that of the process we know; its inode may change while it lives."""
-        if inode is None or inode == known.inode:
-            return inode is not None
+        if inode == known.inode:
+            return True
         stat, file = self._procfs.stat(pid), self._procfs.open_stat(pid, pid)
         if isinstance(file, Unreadable):
             return False
@@ -104,16 +131,19 @@ class CandidateReader:
         known.file, known.inode = file, inode
         return True
 
-    def _refresh(self, now: float) -> bool:
+    def _refresh(self, now: float, *, thorough: bool) -> bool:
         """Read again what may change about the candidates."""
         changed = False
         for pid, known in list(self._known.items()):
+            if not thorough and known.due - _STEADY <= now < known.due:
+                continue
+            known.due = now + min(_STEADY, self._age(known.candidate.id.start_ticks, now) / 4)
             head = known.file.head()
-            if head is None:
+            if head is None or head.start_ticks != known.candidate.id.start_ticks:
                 self._known.pop(pid).file.close()
                 changed = True
                 continue
-            name, state, ppid = head
+            name, state, ppid, _ = head
             if (name, ppid) != (known.candidate.name, known.ppid) or (state in "ZX") != (known.state in "ZX"):
                 changed = True
                 known.ppid = ppid
@@ -165,13 +195,15 @@ class CandidateReader:
             foreign = self._foreign.get(pid)
             if foreign is None or foreign.due != due:
                 continue  # gone, or planned anew
-            stat = self._procfs.stat(pid)
-            if isinstance(stat, Unreadable):
+            head = self._procfs.head(pid)
+            if isinstance(head, Unreadable):
                 continue
-            if foreign.python or stat.comm != foreign.name or stat.ppid != foreign.ppid:
+            if not foreign.python and (head.comm, head.ppid) == (foreign.name, foreign.ppid):
+                self._again(pid, head.start_ticks, now)
+                continue
+            stat = self._procfs.stat(pid)
+            if not isinstance(stat, Unreadable):
                 changed |= self._inspect(stat, foreign.inode, now) or self._foreign[pid].miss != foreign.miss
-            else:
-                self._again(pid, stat.start_ticks, now)
         return changed
 
     def _inspect(self, stat: Stat, inode: int, now: float, *, wanted: bool = False) -> bool:

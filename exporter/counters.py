@@ -17,11 +17,11 @@ def read(procfs: ProcFS, pid: int) -> tuple[dict[str, float], list[tuple[str, st
     """
     totals: dict[str, float] = {}
     gaps: list[tuple[str, Unreadable]] = []
-    stat, switches, io = procfs.stat(pid), procfs.switches(pid), procfs.io(pid)
-    if isinstance(stat, Unreadable):
-        gaps.append(("stat", stat))
+    cpu, switches, io = procfs.cpu_ticks(pid), procfs.switches(pid), procfs.io(pid)
+    if isinstance(cpu, Unreadable):
+        gaps.append(("stat", cpu))
     else:
-        totals["cpu_seconds"] = (stat.utime + stat.stime) / procfs.ticks
+        totals["cpu_seconds"] = cpu / procfs.ticks
     if isinstance(switches, Unreadable):
         gaps.append(("status", switches))
     elif switches is not None:

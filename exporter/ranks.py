@@ -17,7 +17,7 @@ from exporter.roles import Role
 __all__ = ["Job", "NearMiss", "ProcessId", "RankFinder", "Role", "Scan", "TrainingProcess"]
 
 _LONGEST_PAUSE = 10.0  # seconds between two scans at most
-_PAUSE_PER_SECOND = 200.0  # seconds of pause for each second of CPU that a scan took
+_PAUSE_PER_SECOND = 400.0  # seconds of pause for each second of CPU that a scan took
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class RankFinder:
     """Finds the training processes of a node, and remembers how many ranks of each job it should run.
 
     A background reader: `poll()` scans where a scan is due and publishes it in `latest`. Scans that take long
-    (many processes) are due less often, so that they take a few thousandths of a core at most. `scan()` looks
-    at once. Both may be called from several threads.
+    (many processes) are due less often, so that they take a few thousandths of a core at most, and a scan looks
+    again only at what may have changed. `scan()` looks at everything at once. Both may be called from several threads.
 
     `job_id` set: all training processes of this node belong to that job. `gpus` gives the GPU of a pid where
     the driver was asked; it must not block.
@@ -104,16 +104,19 @@ class RankFinder:
         now = self._now()
         if not self._due - _LONGEST_PAUSE <= now < self._due:  # a clock set back must not stop the scans
             started = time.thread_time()
-            self.scan()
+            self._scan(thorough=False)
             # The first scan looks into every process of the node and says nothing of what the next ones cost.
             spent = time.thread_time() - started if self._due > float("-inf") else 0.0
             self._due = now + min(_LONGEST_PAUSE, spent * _PAUSE_PER_SECOND)
 
     def scan(self) -> Scan:
         """Look at the node now."""
+        return self._scan(thorough=True)
+
+    def _scan(self, *, thorough: bool) -> Scan:
         with self._lock:
             now = self._now()
-            look = self._reader.look(now)
+            look = self._reader.look(now, thorough=thorough)
             gpu_of = self._gpus()
             if look.changed or gpu_of != self._gpu_of:
                 self._gpu_of = gpu_of

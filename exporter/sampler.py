@@ -106,6 +106,7 @@ class _Watched:
     def close(self) -> None:
         for thread in (self.main, *self.threads.values()):
             thread.file.close()
+        self.threads.clear()
 
 
 class ProcessSampler:
@@ -131,7 +132,8 @@ class ProcessSampler:
         self._followed: tuple[TrainingProcess, ...] = ()
         self._polled_at: float | None = None
         self._node_read_at = float("-inf")
-        self._turn = 0
+        self._round: list[tuple[_Watched, int]] = []  # threads to read one after another
+        self._turn = 0  # how many of them were
         self.latest = Snapshot(now(), scan())
 
     def poll(self) -> None:
@@ -200,17 +202,20 @@ class ProcessSampler:
 
     def _sample_threads(self) -> None:
         """Read the state of the threads whose turn it is."""
-        threads = [(one, tid) for one in self._watched.values() for tid in one.threads]
-        if self._turn >= len(threads):
+        if self._turn >= len(self._round):
+            self._round = [(one, tid) for one in self._watched.values() for tid in one.threads]
             self._turn = 0
-        turn = (threads + threads)[self._turn : self._turn + min(THREADS_PER_POLL, len(threads))]
+        turn = self._round[self._turn : self._turn + THREADS_PER_POLL]
         self._turn += len(turn)
         for one, tid in turn:
-            state = one.threads[tid].file.state()
+            thread = one.threads.get(tid)
+            if thread is None:
+                continue
+            state = thread.file.state()
             if state is None:
                 one.threads.pop(tid).file.close()
             else:
-                one.threads[tid].state = state
+                thread.state = state
 
     def _sample(self, one: _Watched, now: float, elapsed: float) -> None:
         state = one.main.file.state()
