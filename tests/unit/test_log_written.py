@@ -1,4 +1,4 @@
-"""Logs written after the formats of many frameworks and loops: every iteration found, nothing else taken, the end seen."""
+"""Logs written after formats of frameworks and loops: every iteration found, nothing else taken, the end seen."""
 
 from __future__ import annotations
 
