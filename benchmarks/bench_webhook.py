@@ -124,7 +124,6 @@ def http_request(job: str) -> bytes:
 
 def serve(kind: str) -> None:
     """The server process: prints its port, ends with its standard input, then prints the captures taken."""
-    serving.share_interpreter()
     if kind == "peer":
         listen(peer(), lambda: 0)
         return
@@ -170,6 +169,7 @@ def peer() -> Flask:
 def listen(wsgi: Flask, finish: Callable[[], int]) -> None:
     server = webconfig.server(wsgi, "127.0.0.1:0", webconfig.WebConfig(), None, threads=10)
     webconfig.bind(server)
+    serving.settle_interpreter()
     threading.Thread(target=server.serve, daemon=True).start()
     print(server.bind_addr[1], flush=True)
     sys.stdin.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -167,23 +168,26 @@ class _Analyse:
         return self._files.analyser(capture, at)
 
 
-def share_interpreter() -> None:
-    """Let threads take turns often, so that a long analysis does not hold up what others ask for meanwhile.
+def settle_interpreter() -> None:
+    """Before serving: keep Python's own pauses short, as a storm of alerts is to be answered at any time.
 
-    A request takes the interpreter about ten times; with Python's turns of 5 ms a storm of alerts during an
-    analysis is answered a hundred times a second, with these three hundred times.
+    The garbage collector never looks again at what is there by now (0.1 s each time, with all threads stopped).
+    Threads take turns more often than every 5 ms: a request takes the interpreter about ten times, so that
+    beside a long analysis a hundred requests a second would be answered, and with these three hundred are.
     """
-    sys.setswitchinterval(0.0002)
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(0.0005)
 
 
 def _run(wsgi: webconfig.WsgiApp, files: Files, reload: Callable[[], None]) -> int:
     """Serve until SIGINT or SIGTERM; SIGHUP reloads."""
-    share_interpreter()
     server = webconfig.server(files.gate(wsgi), files.flags.listen, files.web, files.flags.web_config)
     webconfig.bind(server)
     signal.signal(signal.SIGHUP, lambda *_: _reload_or_log(reload))
     signal.signal(signal.SIGTERM, _interrupt)
     log.info("listening on %s:%s", *server.bind_addr[:2])
+    settle_interpreter()
     try:
         server.serve()
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ The index is what remembers captures; a message lost here is sent again from the
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 
 import huey
 from huey.consumer import Consumer
+from huey.storage import SqliteStorage
 
 from snapshotter.errors import CannotStore
 
@@ -28,7 +30,7 @@ def open_queue(url: str | None, folder: Path) -> huey.Huey:
         if scheme == "sqlite":
             path = folder / "queue.db" if url is None else Path(urlsplit(url).path.removeprefix("/"))
             path.parent.mkdir(parents=True, exist_ok=True)
-            return huey.SqliteHuey(_NAME, filename=str(path), **common)
+            return huey.Huey(_NAME, storage_class=_SqliteStorage, filename=str(path), **common)
         if url is not None and scheme in ("postgresql", "postgres"):
             return _open_postgresql(f"postgresql://{url.partition('://')[2]}", common)
         if url is not None and scheme in ("redis", "rediss", "unix"):
@@ -49,6 +51,15 @@ def _open_postgresql(dsn: str, common: dict[str, Any]) -> huey.Huey:
     ) as connection:  # two that start at once would both make tables
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         return huey.PostgresHuey(_NAME, dsn=dsn, table_prefix=_NAME, **common)
+
+
+class _SqliteStorage(SqliteStorage):  # type: ignore[misc]
+    """SQLite without a wait for the disk at each message, and whole after a power cut all the same."""
+
+    def _create_connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection = super()._create_connection()
+        connection.execute("PRAGMA synchronous=NORMAL")
+        return connection
 
 
 class _QuietConsumer(Consumer):  # type: ignore[misc]

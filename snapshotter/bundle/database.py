@@ -81,12 +81,15 @@ def open_engine(url: str) -> sa.Engine:
     def configure(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # BEGIN is ours: the driver's own comes too late for IMMEDIATE
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")  # a 202 survives a power cut too
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        writes = connection.get_execution_options().get("hangscope_writes")
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        synchronous = connection.get_execution_options().get("hangscope_writes")
+        if synchronous is None:
+            connection.exec_driver_sql("BEGIN")
+        else:
+            connection.exec_driver_sql(f"PRAGMA synchronous={synchronous}")
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
 

@@ -95,7 +95,7 @@ class Index:
             .limit(limit)
             .with_for_update(skip_locked=True)  # what another snapshotter hands out just now
         )
-        with self._writing() as connection:
+        with self._writing(lasting=False) as connection:
             ids = tuple(connection.scalars(waiting))
             if ids:
                 connection.execute(captures.update().where(captures.c.id.in_(ids)).values(enqueued_at=now))
@@ -131,7 +131,7 @@ class Index:
             captures.c.state == "running",
             captures.c.lease_until >= now,
         )
-        with self._writing() as connection:
+        with self._writing(lasting=False) as connection:
             lock_jobs(connection, [record.job_id])
             waiting = sa.and_(captures.c.id == capture_id, captures.c.state == "queued")
             if connection.execute(busy.limit(1)).first() is not None:
@@ -239,7 +239,7 @@ class Index:
     # Changing
 
     def set_pinned(self, capture_id: str, pinned: bool) -> None:
-        self._update(captures.c.id == capture_id, pinned=pinned)
+        self._update(captures.c.id == capture_id, lasting=True, pinned=pinned)
 
     def delete(self, capture_id: str) -> bool:
         """Forget a capture that does not run."""
@@ -265,8 +265,8 @@ class Index:
         with self._reading() as connection:
             return tuple(records.record(row) for row in connection.execute(query))
 
-    def _update(self, where: sa.ColumnElement[bool], **values: Any) -> bool:
-        with self._writing() as connection:
+    def _update(self, where: sa.ColumnElement[bool], *, lasting: bool = False, **values: Any) -> bool:
+        with self._writing(lasting=lasting) as connection:
             return connection.execute(captures.update().where(where).values(**values)).rowcount > 0
 
     @contextlib.contextmanager
@@ -275,9 +275,14 @@ class Index:
             yield connection
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
+    def _writing(self, *, lasting: bool = True) -> Iterator[sa.Connection]:
+        """A transaction; `lasting`: it survives a power cut, not only the end of this process.
+
+        What is not lasting is found out again after a power cut: a capture that was claimed waits again, one
+        that was finished is entered from its bundle.
+        """
         with storing(), self._turn(), self._engine.connect() as connection:
-            connection = connection.execution_options(hangscope_writes=True)
+            connection = connection.execution_options(hangscope_writes="FULL" if lasting else "NORMAL")
             with connection.begin():
                 yield connection
 
