@@ -101,7 +101,7 @@ def _thread(procfs: ProcFS, pid: int, tid: int, delays: bool) -> KernelThread | 
     stat = procfs.stat(pid, tid)
     if isinstance(stat, Unreadable):
         return None
-    voluntary, involuntary = _switches(procfs, pid, tid)
+    status = _known(procfs.status(pid, tid))
     return KernelThread(
         tid=tid,
         name=stat.comm,
@@ -110,30 +110,26 @@ def _thread(procfs: ProcFS, pid: int, tid: int, delays: bool) -> KernelThread | 
         counters=Counters(
             cpu_seconds=(stat.utime + stat.stime) / procfs.ticks,
             io_wait_seconds=_delay(procfs, stat, delays),
-            voluntary_switches=voluntary,
-            involuntary_switches=involuntary,
+            voluntary_switches=None if status is None else status.voluntary_switches,
+            involuntary_switches=None if status is None else status.involuntary_switches,
         ),
     )
 
 
 def _process_counters(procfs: ProcFS, pid: int, stat: Stat, delays: bool) -> Counters:
-    voluntary, involuntary = _switches(procfs, pid, None)
+    status = _known(procfs.status(pid))
     io = _known(procfs.io(pid))
     return Counters(
         cpu_seconds=(stat.utime + stat.stime) / procfs.ticks,
         io_wait_seconds=_delay(procfs, stat, delays),
-        voluntary_switches=voluntary,
-        involuntary_switches=involuntary,
+        voluntary_switches=None if status is None else status.voluntary_switches,
+        involuntary_switches=None if status is None else status.involuntary_switches,
         read_bytes=None if io is None else io.read_bytes,
         write_bytes=None if io is None else io.write_bytes,
         rchar=None if io is None else io.rchar,
         wchar=None if io is None else io.wchar,
+        peak_resident_bytes=None if status is None else status.peak_resident_bytes,
     )
-
-
-def _switches(procfs: ProcFS, pid: int, tid: int | None) -> tuple[int | None, int | None]:
-    status = _known(procfs.status(pid, tid))
-    return (None, None) if status is None else (status.voluntary_switches, status.involuntary_switches)
 
 
 def _delay(procfs: ProcFS, stat: Stat, delays: bool) -> float | None:

@@ -13,6 +13,7 @@ from snapshotter.stacks import rules_beside as beside
 from snapshotter.stacks import rules_motion as motion
 from snapshotter.stacks import rules_process as process
 from snapshotter.stacks import rules_stack as stack
+from snapshotter.stacks import rules_waiting as waits
 from snapshotter.stacks.case import Case
 from snapshotter.stacks.finding import Finding, speaks_against, speaks_for
 from snapshotter.stacks.groups import NO_SIZES, Explanation, ParallelSizes, explain, sizes_of
@@ -61,9 +62,9 @@ def _choices(case: Case, found: list[Finding], beside_stacks: list[Finding]) -> 
         return
     rules: tuple[Callable[[], Finding | None], ...] = (
         lambda: beside.not_captured(case, telling=True),
-        lambda: stack.mismatch(case),
+        lambda: waits.mismatch(case),
         lambda: beside.not_captured(case, telling=False),
-        lambda: stack.symmetric(case),
+        lambda: waits.symmetric(case),
     )
     for rule in rules:
         finding = rule()
@@ -173,7 +174,7 @@ def _hung(case: Case, chosen: Finding, others: list[Finding], sizes: ParallelSiz
     nodes = _nodes(case, culprits)
     evidence.extend(beside.kernel_log(case, nodes))
     return Verdict(
-        True,
+        chosen.hung,
         chosen.scope,
         chosen.cause,
         min(0.98, max(0.05, confidence)),

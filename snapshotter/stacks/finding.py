@@ -12,7 +12,7 @@ from snapshotter.stacks.verdict import Cause, Evidence, Scope
 @dataclass(frozen=True, slots=True)
 class Finding:
     """`strength`: how sure the rule is when all else is plain, 0 to 1. `doing`: what the culprits do, as the
-    headline says it after naming them; `says` replaces the whole headline.
+    headline says it after naming them; `says` replaces the whole headline. `hung` None: it may be slow as well.
     """
 
     rule: str
@@ -23,6 +23,7 @@ class Finding:
     doing: str = ""
     says: str = ""
     evidence: tuple[Evidence, ...] = ()
+    hung: bool | None = True
     presumed_waiting: RankSet = rankset.EMPTY  # ranks that wait as far as structure tells
 
 

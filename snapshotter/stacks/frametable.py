@@ -420,7 +420,9 @@ STANDARD_LIBRARY = (
     ),
     Entry(
         "plumbing",
-        _stdlib("multiprocessing", "queue", "threading", "_threading_local", "concurrent", "sched", "asyncio"),
+        _stdlib(
+            "multiprocessing", "queue", "threading", "_threading_local", "concurrent", "sched", "asyncio"
+        ),
         fallback="lock",
     ),
     Entry("plumbing", _package("filelock", "portalocker", "fasteners"), fallback="lock"),

@@ -109,7 +109,10 @@ def _labelled(case: Case) -> Iterator[Group]:
         for kind, label in labels:
             if label:
                 sets.setdefault((kind, label), []).append(rank)
+    several = sum(kind == "node" for kind, _ in sets) > 1
     for (kind, label), members in sorted(sets.items()):
+        if kind == "GPU" and not several:
+            continue  # one rank, which says nothing
         name = f"GPU {label} of every node" if kind == "GPU" else f"{kind} {label}"
         yield Group(kind, name, rankset.of(members))
 

@@ -52,7 +52,7 @@ class Counters:
     """Monotonic counters of a process or thread; None where the kernel does not let us read or account it.
 
     Seconds for times, bytes for I/O; `rchar`/`wchar` count what passed read()/write(), page cache and network
-    file systems included (/proc/PID/io).
+    file systems included (/proc/PID/io). `peak_resident_bytes` is the most memory that was ever resident.
     """
 
     cpu_seconds: float | None = None
@@ -63,6 +63,7 @@ class Counters:
     write_bytes: int | None = None
     rchar: int | None = None
     wchar: int | None = None
+    peak_resident_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

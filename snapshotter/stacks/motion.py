@@ -14,6 +14,7 @@ SPINNING_SHARE = 0.5  # of the time between the samples on a processor
 CROWDED_SHARE = 0.05  # the same for a thread that was runnable each time: others may want the processor, too
 IDLE_SHARE = 0.02
 IO_BYTES = 1 << 20  # less than this between two samples is background noise: heartbeats, trackers
+GROWTH_BYTES = 1 << 20  # of memory, likewise
 SWITCHES_PER_SECOND = 3.0  # a thread that waits for one thing wakes less often
 MOVING_SWITCHES = 8
 
@@ -29,6 +30,7 @@ class Delta:
     cpu_seconds: float | None = None  # of the main thread, else of the process
     io_bytes: int | None = None
     switches: int | None = None  # voluntary, of the main thread, else of the process
+    grown_bytes: int | None = None  # above the most memory that was resident before
     runnable: bool = False  # the main thread was in state R in both samples
     native: bool = False  # the main thread held the interpreter's lock in neither
     threads: tuple[tuple[str, Motion], ...] = ()  # (name, motion) of the other threads
@@ -45,6 +47,11 @@ class Delta:
         """Did the main thread want a processor all the time?"""
         share = self.cpu_share
         return share is not None and share >= (CROWDED_SHARE if self.runnable else SPINNING_SHARE)
+
+    @property
+    def fills(self) -> bool:
+        """Does it work and keep what it makes in memory? What loops in vain comes back to what it had."""
+        return self.busy and self.grown_bytes is not None and self.grown_bytes >= GROWTH_BYTES
 
     @property
     def wakes(self) -> bool:
@@ -73,6 +80,7 @@ def delta_of(
         cpu_seconds=_gain(before.cpu_seconds, after.cpu_seconds),
         io_bytes=_io(first.counters, second.counters),
         switches=_whole(_gain(before.voluntary_switches, after.voluntary_switches)),
+        grown_bytes=_whole(_gain(first.counters.peak_resident_bytes, second.counters.peak_resident_bytes)),
         runnable=first.state == second.state == "R",
         native=native,
         threads=threads,
@@ -126,13 +134,13 @@ class Comparison:
 def motion_of(pair: Comparison) -> Motion:
     """How the main thread got on.
 
-    A stack that stays the same while bytes flow, or that changes, is progress. Exceptions: a change within a
-    poll loop is none; nor is one within a single function that only burns the processor, or that neither uses
-    it nor moves bytes (a retry loop).
+    A stack that stays the same while bytes flow or memory fills, or that changes, is progress. Exceptions: a
+    change within a poll loop is none; nor is one within a single function that only burns the processor, or
+    that neither uses it nor moves bytes (a retry loop).
     """
     share = pair.delta.cpu_share
     busy = pair.delta.busy
-    flows = pair.delta.io_bytes is not None and pair.delta.io_bytes >= IO_BYTES
+    flows = pair.delta.fills or (pair.delta.io_bytes is not None and pair.delta.io_bytes >= IO_BYTES)
     if _same_place(pair):
         if flows and not pair.now.waits:
             return "progressing"

@@ -8,6 +8,7 @@ from snapshotter.stacks import rankset
 from snapshotter.stacks.case import Case, RankView
 from snapshotter.stacks.finding import Finding, speaks_against, speaks_for
 from snapshotter.stacks.follow import workers_move
+from snapshotter.stacks.motion import Delta
 from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.verdict import Cause, Evidence
 from snapshotter.stacks.wording import count, doing, named
@@ -16,6 +17,9 @@ from snapshotter.stacks.wording import count, doing, named
 _WORTH_NAMING: frozenset[Cause] = frozenset({"checkpoint", "data", "compile", "storage_io"})
 
 _LEAST_CPU = 0.005  # of the time; a waiter that never runs is at 0
+_LEAST_BYTES = (
+    1 << 16
+)  # that most waiters send and receive between the samples: of a collective, no heartbeat
 
 
 def moving(case: Case) -> RankSet:
@@ -37,10 +41,15 @@ def _only_waits(case: Case, view: RankView) -> bool:
 
 
 def ticking(case: Case) -> bool:
-    """Do most waiting ranks wake and work as often as in a job that iterates, though stacks look alike?"""
+    """Do most waiting ranks wake and work, or talk, as in a job that iterates, though stacks look alike?"""
     waiting = [view.trainer.delta for view in case.views(case.waiting) if view.trainer.delta is not None]
-    awake = [d for d in waiting if d.wakes and d.cpu_share is not None and d.cpu_share >= _LEAST_CPU]
+    awake = [d for d in waiting if _gets_on(d)]
     return len(waiting) > 0 and 2 * len(awake) > len(waiting)
+
+
+def _gets_on(delta: Delta) -> bool:
+    works = delta.wakes and delta.cpu_share is not None and delta.cpu_share >= _LEAST_CPU
+    return works or (delta.io_bytes or 0) >= _LEAST_BYTES
 
 
 def progress(case: Case) -> Finding | None:
@@ -57,6 +66,9 @@ def progress(case: Case) -> Finding | None:
         others = f"; {count(rest, 'other rank')} wait meanwhile" if rest else ""
         who = named(ranks).lower() if rest or not several else f"all {count(total)}"
         says = f"Slow, not hung: {who} {what} and got on between the two samples{others}."
+    elif 4 * ranks.bit_count() <= total and case.waiting & ~ranks:
+        others = f"; {count((case.waiting & ~ranks).bit_count(), 'other rank')} wait meanwhile"
+        says = f"Slow, not hung: {named(ranks).lower()} {what} and got on between the two samples{others}."
     else:
         says = f"The job moves: {ranks.bit_count():,} of {count(total)} got on between the two samples."
     return Finding(
@@ -80,11 +92,9 @@ def _ticks(case: Case) -> Finding:
         cause="none",
         strength=0.6,
         scope="none",
-        says="The job still runs: stacks look alike in both samples, but waiting ranks wake and work.",
+        says="The job still runs: stacks look alike in both samples, but waiting ranks work or exchange data.",
         evidence=(
-            speaks_for(
-                "motion", "Most waiting ranks woke several times a second and used the processor in between."
-            ),
+            speaks_for("motion", "Most waiting ranks kept waking and working, or sent and received data."),
             speaks_against("motion", "Their stacks are the same in both samples."),
         ),
     )

@@ -6,7 +6,7 @@ from collections import Counter
 
 from snapshotter.stacks import rankset
 from snapshotter.stacks.activity import Activity
-from snapshotter.stacks.case import Case
+from snapshotter.stacks.case import Case, RankView
 from snapshotter.stacks.finding import Finding, speaks_against, speaks_for
 from snapshotter.stacks.follow import follow
 from snapshotter.stacks.kernel import sleeps_for
@@ -189,12 +189,26 @@ def all_alike(case: Case) -> Finding | None:
     if most < 0.9 * len(views) and len(places) > 1:
         return None
     usual = _usual(case, case.captured)
+    odd = _odd_path(case) if usual.kind in VAGUE else None
+    if odd is not None:
+        return odd
     evidence = [
         speaks_for("alike", f"All {count(len(views))} {doing(case, case.captured)}; none waits for others.")
     ]
     extra = _followed(case, case.captured, evidence)
     what = extra or does(usual, many=len(views) > 1)
     who = f"All {count(len(views))}" if len(views) > 1 else f"The only rank captured, {views[0].rank},"
+    if len(views) > 1 and all(_toils(view) for view in views):
+        text = "Everyone uses a processor in native code all the time: all of them hardly loop in vain."
+        return Finding(
+            rule="all_at_work",
+            cause=cause,
+            strength=0.5,
+            scope="undetermined",
+            says=f"{who} {what} and use a processor all the time: slow as far as can be told; none waits for others.",
+            evidence=(*evidence, speaks_against("motion", text)),
+            hung=None,
+        )
     return Finding(
         rule="all_alike",
         cause=cause,
@@ -205,89 +219,44 @@ def all_alike(case: Case) -> Finding | None:
     )
 
 
-def mismatch(case: Case) -> Finding | None:
-    """All wait, but a few in another collective, or in the same one called from elsewhere."""
-    groups: dict[str, RankSet] = {}
+def _odd_path(case: Case) -> Finding | None:
+    """All are in one function that nobody knows, but a few came to it another way: the others may wait there."""
+    paths: dict[tuple[tuple[str, str], ...], RankSet] = {}
     for view in case.views():
-        operation = "point-to-point" if view.now.kind == "point_to_point" else view.now.operation
-        groups[operation] = groups.get(operation, 0) | 1 << view.rank
-    total = case.captured.bit_count()
-    operation, majority = max(groups.items(), key=lambda item: (item[1].bit_count(), item[0]))
-    if len(groups) == 1:
-        return _elsewhere(case, operation) if operation not in ("", "point-to-point") else None
-    named_rest = rankset.union(ranks for name, ranks in groups.items() if name and ranks != majority)
-    if operation == "point-to-point" and named_rest.bit_count() > max(1, total // (2 * FEW)):
-        return None  # stages of a pipeline may well be in a collective of their own
-    if named_rest and 2 * named_rest.bit_count() < total:
-        strength = 0.75 if operation not in ("", "point-to-point") else 0.55
-        return _mismatched(case, named_rest, majority, strength, "communication")
-    unspecific = groups.get("", rankset.EMPTY)
-    if not named_rest and unspecific and unspecific.bit_count() * FEW <= max(FEW, total):
-        # Backward or a synchronize, while the others have passed it: this one has not got so far.
-        return _mismatched(case, unspecific, majority, 0.45, "compute")
-    return None
-
-
-def _mismatched(case: Case, few: RankSet, majority: RankSet, strength: float, cause: Cause) -> Finding:
-    return Finding(
-        rule="mismatch",
-        cause=cause,
-        strength=strength,
-        culprits=few,
-        doing=doing(case, few),
-        evidence=(
-            speaks_for("collective", f"{named(few)} {doing(case, few)}."),
-            speaks_for(
-                "collective", f"{count(majority.bit_count())} wait{waits_in(case, majority)} instead."
-            ),
-        ),
-    )
-
-
-def _elsewhere(case: Case, operation: str) -> Finding | None:
-    sites: dict[tuple[str, str, int], RankSet] = {}
-    for view in case.views():
-        site = view.now.site
-        if site is not None:
-            key = (site.name, site.filename, site.line)
-            sites[key] = sites.get(key, 0) | 1 << view.rank
-    total = case.captured.bit_count()
-    place, majority = max(sites.items(), key=lambda item: (item[1].bit_count(), item[0]), default=(None, 0))
-    few = rankset.union(sites.values()) & ~majority
-    if (
-        place is None
-        or not few
-        or few.bit_count() * FEW > max(FEW, total)
-        or 2 * majority.bit_count() <= total
-    ):
+        path = tuple((frame.name, frame.filename) for frame in view.trainer.stack)
+        paths[path] = paths.get(path, 0) | 1 << view.rank
+    majority = max(paths.values(), key=int.bit_count)
+    few = case.captured & ~majority
+    if not few or few.bit_count() * FEW > case.captured.bit_count():
         return None
-    odd = next(view.now.site for view in case.views(few))
-    usual = next(view.now.site for view in case.views(majority))
+    odd = next(case.views(few))
+    usual = next(case.views(majority))
+    fork = next(
+        (
+            ours
+            for ours, theirs in zip(reversed(odd.trainer.stack), reversed(usual.trainer.stack), strict=False)
+            if (ours.name, ours.filename) != (theirs.name, theirs.filename)
+        ),
+        odd.now.frame,
+    )
     return Finding(
-        rule="call_site",
-        cause="communication",
-        strength=0.55,
+        rule="odd_path",
+        cause=_cause(case, few),
+        strength=0.45,
         culprits=few,
-        doing=f"{doing(case, few)} called from {at(odd)}",
+        doing=f"{doing(case, few)}, by way of {at(fork)}",
         evidence=(
-            speaks_for("collective", f"{named(few)}: {operation} called from {at(odd)}."),
-            speaks_for("collective", f"{count(majority.bit_count())}: {operation} called from {at(usual)}."),
+            speaks_for(
+                "structure",
+                f"{named(few)} came there by {at(fork)}, {count(majority.bit_count())} otherwise.",
+            ),
+            speaks_against("waiting", "Nothing says that this code waits for others."),
         ),
+        presumed_waiting=majority,
     )
 
 
-def symmetric(case: Case) -> Finding:
-    """All wait and nothing tells them apart: no one is named."""
-    waiting = case.waiting
-    return Finding(
-        rule="symmetric",
-        cause="communication",
-        strength=0.5,
-        scope="global",
-        says=f"All {count(waiting.bit_count())} wait for each other{waits_in(case, waiting)}; "
-        "nothing that was captured tells which one is to blame.",
-        evidence=(
-            speaks_for("alike", f"All {count(waiting.bit_count())} {doing(case, waiting)}."),
-            speaks_against("alike", "Stacks alone cannot tell who is to blame where all wait alike."),
-        ),
-    )
+def _toils(view: RankView) -> bool:
+    """Does its main thread, or a worker that it waits for, use a processor in native code all the time?"""
+    busy = (view.trainer, *(view.workers if view.now.kind == "dataloader" else ()))
+    return any(one.motion == "spinning" and one.delta is not None and one.delta.native for one in busy)

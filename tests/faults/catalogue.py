@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Launcher = Literal["fork", "torchrun", "mpirun", "accelerate"]
+Launcher = Literal["fork", "shell", "torchrun", "mpirun", "accelerate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,7 @@ FAULTS: tuple[Fault, ...] = (
         not_captured="3",
         absent="3",
         struck="0-2",
+        launcher="shell",
     ),
     _local(
         "late-start",
@@ -110,7 +111,9 @@ FAULTS: tuple[Fault, ...] = (
         "application storage_io data",
         "Rank 3 asks a silent service before it connects to the others.",
         struck="0-3",
+        launcher="shell",
     ),
+    _local("backtracking", "busy", "0", "application compute", "A regular expression of rank 0 never ends."),
     # --- input
     _local("stuck-worker", "inputs", "1", "data", "One DataLoader worker of rank 1 reads a silent socket."),
     _local("stuck-workers", "inputs", "0", "data", "All DataLoader workers of rank 0 read silent sockets."),
@@ -201,7 +204,7 @@ FAULTS: tuple[Fault, ...] = (
     _moving(
         "preprocessing", "moves", "none data", "Rank 0 builds a vocabulary, the others wait.", struck="0"
     ),
-    _moving("loading", "moves", "none data", "All ranks prepare data before they connect."),
+    _moving("loading", "moves", "none data", "All ranks prepare data before they connect.", launcher="shell"),
     _moving("slow-iterations", "moves", "none compute", "Iterations that take many seconds."),
     _moving("accumulation", "moves", "none compute", "Hundreds of micro-batches without a line."),
     _moving("download", "moves", "none data storage_io", "Rank 0 downloads, the others wait.", struck="0"),

@@ -92,11 +92,10 @@ def _forked(program: Program, signs: Signs, rank: int, world: int) -> None:
     run_rank(program, signs)
 
 
-def fork_ranks(program: Program, signs: Signs, ranks: int, absent: frozenset[int]) -> list[ForkProcess]:
+def fork_ranks(program: Program, signs: Signs, ranks: int) -> list[ForkProcess]:
     """Start the ranks; one that dies is nobody's business, as below a plain shell script."""
     context = multiprocessing.get_context("fork")
-    present = [rank for rank in range(ranks) if rank not in absent]
-    started = [context.Process(target=_forked, args=(program, signs, rank, ranks)) for rank in present]
+    started = [context.Process(target=_forked, args=(program, signs, rank, ranks)) for rank in range(ranks)]
     for process in started:
         process.start()
     return started
@@ -107,7 +106,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("fault")
     parser.add_argument("--module", required=True)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--absent", type=int, nargs="*", default=[])
     parser.add_argument("--folder", type=Path, required=True)
     options = parser.parse_args(arguments)
     program = program_of(options.fault, options.module)
@@ -118,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "RANK" in os.environ:
         run_rank(program, signs)
         return
-    for process in fork_ranks(program, signs, options.ranks, frozenset(options.absent)):
+    for process in fork_ranks(program, signs, options.ranks):
         process.join()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -74,7 +75,8 @@ class Outcome:
 
     @property
     def scope_right(self) -> bool:
-        return self.verdict["scope"] == self.fault.scope
+        open_scope = {"undetermined"} if self.verdict["hung"] is None and not self.fault.hung else set()
+        return self.verdict["scope"] in {self.fault.scope} | open_scope
 
     @property
     def hung_right(self) -> bool:
@@ -136,7 +138,7 @@ def _command(fault: Fault, job: Path, run_id: str, port: int) -> list[str]:
         "--num_machines=1",
         f"--main_process_port={port}",
     ]
-    absent = [str(rank) for rank in rankset.members(rankset.parse(fault.absent))]
+    present = rankset.members(rankset.span(0, fault.ranks - 1) & ~rankset.parse(fault.absent))
     match fault.launcher:
         case "torchrun":
             return [sys.executable, "-m", "torch.distributed.run", *torchrun, f"--rdzv-id={run_id}", *program]
@@ -145,7 +147,11 @@ def _command(fault: Fault, job: Path, run_id: str, port: int) -> list[str]:
         case "accelerate":
             return [str(Path(sys.executable).parent / "accelerate"), "launch", *accelerate, *program]
         case "fork":
-            return [*arguments, *(["--absent", *absent] if absent else [])]
+            return arguments
+        case "shell":
+            rank = f"RANK=$rank LOCAL_RANK=$rank WORLD_SIZE={fault.ranks} LOCAL_WORLD_SIZE={fault.ranks}"
+            each = f"{rank} {shlex.join([sys.executable, *program])} &"
+            return ["sh", "-c", f"for rank in {' '.join(map(str, present))}; do {each} done; wait"]
 
 
 def _free_port() -> int:
@@ -159,17 +165,17 @@ def _wait_for_effect(fault: Fault, signs: Signs, launcher: int, log: Path) -> No
     everyone = rankset.fold(rankset.span(0, fault.ranks - 1))
     wanted = set(rankset.members(rankset.parse(fault.struck or fault.culprits or everyone)))
     deadline = time.monotonic() + DEADLINE
-    beats, since = signs.beats(), time.monotonic()
+    seen, since = (signs.beats(), signs.struck()), time.monotonic()
     while True:
         now = time.monotonic()
-        if signs.beats() != beats:
-            beats, since = signs.beats(), now
-        if wanted <= signs.struck() and (not fault.hung or now - since >= STILL):
+        if (signs.beats(), signs.struck()) != seen:
+            seen, since = (signs.beats(), signs.struck()), now
+        if wanted <= seen[1] and (not fault.hung or now - since >= STILL):
             return
         if now > deadline or not _lives(launcher):
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-            missing = sorted(wanted - signs.struck())
-            raise NoEffect(f"{fault.name}: ranks {missing} never struck, iterations {beats}\n{tail}")
+            missing = sorted(wanted - seen[1])
+            raise NoEffect(f"{fault.name}: ranks {missing} never struck, iterations {seen[0]}\n{tail}")
         time.sleep(0.05)
 
 

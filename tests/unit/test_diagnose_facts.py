@@ -273,6 +273,90 @@ def test_waiters_that_keep_waking_belong_to_a_job_that_moves() -> None:
     assert culprits(verdict(job([straggler, *others]))) == (False, "none", "none", "")
 
 
+def test_waiters_that_exchange_data_belong_to_a_job_that_moves() -> None:
+    """A straggler sleeps whenever it is looked at; what the others send and receive meanwhile tells."""
+
+    def ranks(io: int) -> list[Process]:
+        return [trainer(rank, *twice("sleep" if rank == 3 else "backward", io=io)) for rank in range(8)]
+
+    assert culprits(verdict(job(ranks(300_000)))) == (False, "none", "none", "")
+    assert culprits(verdict(job(ranks(3_000)))) == (True, "local", "application", "3")
+
+
+def growing(name: str, by: int) -> list[Sample]:
+    """A busy thread of a process whose peak of memory grew by so many bytes."""
+    first, second = twice(name, cpu=4.9, state="R")
+    return [
+        replace(one, counters=replace(one.counters, peak_resident_bytes=(1 << 30) + grown))
+        for one, grown in ((first, 0), (second, by))
+    ]
+
+
+def test_memory_that_fills_is_progress_though_the_stack_stands() -> None:
+    assert verdict(job(waiting(trainer(3, *growing("lock", 40 << 20))))).hung is False
+    assert verdict(job(waiting(trainer(3, *growing("lock", 4096))))).hung is True
+
+
+def test_native_code_everywhere_is_slow_as_far_as_can_be_told() -> None:
+    found = verdict(job([trainer(rank, *growing("linear", 0)) for rank in range(8)]))
+    assert culprits(found) == (None, "undetermined", "compute", "")
+    assert "slow as far as can be told" in found.headline
+    # A few of them computing while the others wait are suspect all the same.
+    assert culprits(verdict(job(waiting(trainer(3, *growing("linear", 0)))))) == (
+        True,
+        "local",
+        "compute",
+        "3",
+    )
+
+
+def test_a_stopped_worker_is_named_not_its_rank() -> None:
+    worker = Process(77, "node-0", "dataloader", 3, "ok", worker=1, samples=twice("worker_busy", state="T"))
+    found = verdict(job([*waiting(trainer(3, *twice("loader"))), worker]))
+    assert culprits(found) == (True, "local", "process_stopped", "3")
+    assert "waits for its DataLoader worker 1 (pid 77), which is stopped (state T)" in found.headline
+
+
+def test_a_result_is_waited_for_where_it_is_made() -> None:
+    """The main thread waits for a future; of its threads one saves, and one of a pool has nothing to do."""
+    lib = "/usr/lib/python3.12"
+    result = (
+        Frame("wait", f"{lib}/threading.py", 355),
+        Frame("result", f"{lib}/concurrent/futures/_base.py", 451),
+    )
+    idle = (
+        Frame("get", f"{lib}/queue.py", 171),
+        Frame(
+            "drain", "/opt/venv/lib/python3.12/site-packages/torch/distributed/checkpoint/filesystem.py", 80
+        ),
+    )
+    threads = (
+        Thread(1, "MainThread", 100, False, False, (*result, Frame("main", "/home/ml/run.py", 9))),
+        Thread(2, "ckpt", 101, False, False, idle),
+        Thread(3, "pool_0", 102, True, False, stack("read")),
+    )
+    found = verdict(job(waiting(trainer(3, Sample(0.0, "ok", threads=threads, state="S")))))
+    assert culprits(found)[1:] == ("local", "data", "3")
+
+
+def test_a_few_that_wait_in_another_way_than_nearly_all() -> None:
+    ranks = [trainer(rank, sample("synchronize" if rank == 5 else "fsdp2")) for rank in range(8)]
+    assert culprits(verdict(job(ranks)))[1:] == ("local", "communication", "5")
+
+
+def test_a_few_that_came_to_the_same_unknown_code_another_way() -> None:
+    def within(caller: str) -> Sample:
+        path = "/home/ml/sim/fabric.py"
+        return sample(
+            (Frame("spin", path, 9), Frame(caller, path, 50), Frame("main", "/home/ml/sim/run.py", 3))
+        )
+
+    ranks = [trainer(rank, within("halo" if rank == 2 else "ring")) for rank in range(8)]
+    found = verdict(job(ranks))
+    assert culprits(found)[1:] == ("local", "application", "2")
+    assert "by way of halo" in found.headline
+
+
 def test_spinning_waiters_prove_nothing() -> None:
     ranks = [trainer(rank, *twice("synchronize", cpu=5.0, state="R")) for rank in range(8)]
     assert culprits(verdict(job(ranks))) == (True, "global", "communication", "")
@@ -300,7 +384,8 @@ def test_unknown_code_that_burns_a_processor_is_native_without_the_interpreters_
 
     def looks(gil: bool) -> str:
         samples = [
-            replace(one, threads=(replace(one.threads[0], frames=own, owns_gil=gil),)) for one in (first, second)
+            replace(one, threads=(replace(one.threads[0], frames=own, owns_gil=gil),))
+            for one in (first, second)
         ]
         return verdict(job(waiting(trainer(3, *samples)))).cause
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 import torch
@@ -34,16 +35,29 @@ def pack_sequences(lengths: list[int]) -> list[int]:
 
 
 def native_loop(job: Job) -> None:
-    covariance = torch.ones(16_000, 16_000) if job.rank == 3 else torch.ones(1)
+    covariance = torch.ones(16_000 if job.rank == 3 else 1, 16_000)
+    product = torch.ones_like(covariance)
     job.train(3)
     if job.rank == 3:
         job.struck()
-        whiten(covariance)
+        whiten(covariance, product)
     job.train()
 
 
-def whiten(covariance: torch.Tensor) -> torch.Tensor:
-    return torch.mm(covariance, covariance)
+def whiten(covariance: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+    return torch.mm(covariance, covariance, out=product)
+
+
+def backtracking(job: Job) -> None:
+    job.train(3)
+    if job.rank == 0:
+        job.struck()
+        strip_markup("<" + "a" * 60)
+    job.train()
+
+
+def strip_markup(text: str) -> str:
+    return re.sub(r"<(a+)+>", "", text)
 
 
 def endless_layer(job: Job) -> None:
