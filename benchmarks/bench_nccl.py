@@ -1,7 +1,8 @@
 """A RAS answer of a big job: 16,384 ranks in 10,000 communicators, read while the exporter is being scraped.
 
-Promised: read within 1 s and 200 MB, and no scrape slower than 50 ms meanwhile (the best of three runs). The
-peer is `json.loads` on the same bytes. Exit status 1 where a promise is broken.
+Promised: read within 1 s and 200 MB, the process included that reads it, and no scrape slower than 50 ms
+meanwhile (the best of three runs). The peer is `json.loads` on the same bytes. Exit status 1 where a promise
+is broken.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from exporter.collectors.nccl import NcclCollector
+from exporter.nccl import apart
 from exporter.nccl.parse import parse
-from exporter.nccl.question import PAUSE_SECONDS
 from exporter.nccl.watcher import JobStatus
 from exporter.runner import Runner
 
@@ -108,32 +109,42 @@ def answer(ranks: int, communicators: int) -> bytes:
     return ((HEAD % len(parts)) + ",\n".join(parts) + TAIL).encode()
 
 
-def peak_megabytes() -> float:
-    """Of this process; getrusage would tell of its parent's before the program was started."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+def peak_megabytes(pid: int | str = "self") -> float:
+    """Of a process; getrusage would tell of its parent's before the program was started."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0  # it has ended
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024 if "VmHWM:" in status else 0.0
+
+
+def children() -> list[str]:
+    """Pids of the processes that this one started, by whichever thread."""
+    return [pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
 
 
 def ours(raw: bytes, ranks: int, communicators: int) -> tuple[float, float, list[float]]:
-    """Seconds that reading took, those of them at work, and the seconds of each scrape meanwhile."""
+    """Seconds that reading took, peak memory of the process that read, and the seconds of each scrape."""
     scrapes: list[float] = []
+    megabytes = 0.0
     stop = threading.Event()
     small = parse(answer(64, 40))
     registry = CollectorRegistry()
     registry.register(Runner([NcclCollector(lambda: [JobStatus("job", None, True, 0.0, 0.1, small)])]))
 
     def scrape() -> None:
+        nonlocal megabytes
         while not stop.is_set():
             began = time.monotonic()
             generate_latest(registry)
             scrapes.append(time.monotonic() - began)
+            megabytes = max([megabytes, *map(peak_megabytes, children())])
             stop.wait(0.005)
 
     thread = threading.Thread(target=scrape)
     thread.start()
-    started, worked = time.monotonic(), time.thread_time()
-    found = parse(raw, pause=lambda: time.sleep(PAUSE_SECONDS))
-    worked = time.thread_time() - worked
+    started = time.monotonic()
+    found = apart.read(raw)
     seconds = time.monotonic() - started
     stop.set()
     thread.join()
@@ -141,13 +152,13 @@ def ours(raw: bytes, ranks: int, communicators: int) -> tuple[float, float, list
     assert found.summary is not None
     assert found.summary.gpus == ranks
     assert sum(group.communicators for group in found.groups) == communicators
-    return seconds, worked, scrapes
+    return seconds, megabytes, scrapes
 
 
 def peer(raw: bytes) -> tuple[float, float, list[float]]:
-    started, worked = time.monotonic(), time.thread_time()
+    started = time.monotonic()
     json.loads(raw[raw.index(b"{") :])
-    return time.monotonic() - started, time.thread_time() - worked, []
+    return time.monotonic() - started, 0.0, []
 
 
 def alone(work: str, path: Path, ranks: int, communicators: int) -> dict[str, Any]:
@@ -168,8 +179,8 @@ def main() -> int:
         work, path = options.only
         raw = Path(path).read_bytes()
         work_done = ours(raw, options.ranks, options.communicators) if work == "ours" else peer(raw)
-        seconds, worked, scrapes = work_done
-        result = {"seconds": seconds, "worked": worked, "megabytes": peak_megabytes(), "scrapes": scrapes}
+        seconds, megabytes, scrapes = work_done
+        result = {"seconds": seconds, "megabytes": peak_megabytes() + megabytes, "scrapes": scrapes}
         print(json.dumps(result))
         return 0
     with tempfile.TemporaryDirectory() as folder:
@@ -178,16 +189,18 @@ def main() -> int:
         size = path.stat().st_size / 1e6
         runs = [alone("ours", path, options.ranks, options.communicators) for _ in range(3)]
         other = alone("peer", path, options.ranks, options.communicators)
-    best = min(runs, key=lambda run: float(run["worked"]))
+    best = min(runs, key=lambda run: float(run["seconds"]))
     slowest = min(max(run["scrapes"]) for run in runs)
     print(f"answer: {size:.1f} MB of JSON, {options.ranks} ranks, {options.communicators} communicators")
-    print(f"read in {best['worked']:.2f} s of work, {best['seconds']:.2f} s by the clock, pauses for scrapes")
-    print(f"  included; promised {SECONDS:g} s of work; json.loads {other['worked']:.2f} s, ", end="")
-    print(f"ratio {best['worked'] / other['worked']:.2f}")
+    print(
+        f"read in {best['seconds']:.2f} s; promised {SECONDS:g} s; json.loads {other['seconds']:.2f} s, ",
+        end="",
+    )
+    print(f"ratio {best['seconds'] / other['seconds']:.2f}")
     print(f"peak of memory {best['megabytes']:.0f} MB; promised {MEGABYTES} MB; ", end="")
     print(f"json.loads {other['megabytes']:.0f} MB, ratio {best['megabytes'] / other['megabytes']:.2f}")
     print(f"slowest scrape meanwhile {slowest * 1000:.0f} ms; promised {SCRAPE_SECONDS * 1000:.0f} ms")
-    kept = best["worked"] <= SECONDS and best["megabytes"] <= MEGABYTES and slowest <= SCRAPE_SECONDS
+    kept = best["seconds"] <= SECONDS and best["megabytes"] <= MEGABYTES and slowest <= SCRAPE_SECONDS
     return 0 if kept else 1
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 
 from prometheus_client.metrics_core import Metric
 
@@ -99,10 +101,13 @@ def _communicators(families: dict[str, Family], job: JobStatus, report: RasRepor
     for (status, error), count in sorted(counts.items()):
         families["communicators"].add(job.job_id, status, error, value=count)
 
-    bad = {one.hash: one for one in sorted(report.communicators, key=lambda one: _badness(one, job))}
-    worst = sorted(bad.values(), key=lambda one: _badness(one, job), reverse=True)
-    families["communicators_unlisted"].add(job.job_id, value=max(0, len(worst) - shown))
-    for one in worst[:shown]:
+    bad: dict[str, tuple[tuple[object, ...], Communicator]] = {}  # by hash, the worst of each
+    for one in report.communicators:
+        badness = _badness(one, job)
+        if one.hash not in bad or badness > bad[one.hash][0]:
+            bad[one.hash] = badness, one
+    families["communicators_unlisted"].add(job.job_id, value=max(0, len(bad) - shown))
+    for _, one in heapq.nlargest(shown, bad.values(), key=itemgetter(0)):
         families["communicator_missing_ranks"].add(job.job_id, one.hash, value=one.missing)
         for launch in one.launches:
             families["communicator_launch_lag"].add(job.job_id, one.hash, launch.op, value=launch.lag)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from exporter.nccl.model import Communicator, RasProcess, RasRank, RasReport, Span
@@ -10,10 +9,14 @@ from exporter.nccl.ras_json import find_json, parse_json
 from exporter.nccl.ras_text import parse_text
 
 
-def parse(raw: bytes | bytearray, *, pause: Callable[[], None] | None = None) -> RasReport:
+class Unread(Exception):
+    """An answer that could not be read for a reason that is not in it."""
+
+
+def parse(raw: bytes | bytearray) -> RasReport:
     """Understand all bytes of an answer, handshake lines included. Never raises on any input."""
     if find_json(raw) is not None:
-        return parse_json(raw, pause=pause)
+        return parse_json(raw)
     return parse_text(raw.decode("utf-8", "replace"))
 
 

@@ -8,15 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from exporter.config import NcclConfig as NcclConfig  # also for those who ask: the capture of a job
+from exporter.nccl import apart
 from exporter.nccl.find import Skip, Target, find, use_json
 from exporter.nccl.model import RasReport
 from exporter.nccl.ras import LIMITS, Address, Answer, Limits, ask, understand
 from exporter.nccl.sockets import socket_inodes, socket_maker, tcp_sockets
 from exporter.procfs import ProcFS, Unreadable
 from exporter.ranks import TrainingProcess
-
-PAUSE_SECONDS = 0.0003
-"""How long reading a big answer rests between two pieces, so that a scrape gets its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ def ask_target(procfs: ProcFS, target: Target, *, json: bool, limits: Limits = L
         admit=admit,
         make_socket=socket_maker(procfs, target.listeners[0]),
     )
-    answer = understand(reply, pause=lambda: time.sleep(PAUSE_SECONDS))
+    answer = understand(reply, read=apart.read)
     if answer.reason == "other_job":
         return Asked(skip="ambiguous")
     if target.shared and not admit.sure and belongs(answer.report, target.own_pids) is not True:

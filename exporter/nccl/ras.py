@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from exporter.nccl.model import RasReport
-from exporter.nccl.parse import parse
+from exporter.nccl.parse import Unread, parse
 
 DEFAULT_HOST = "localhost"
 DEFAULT_PORT = 28028
@@ -31,6 +31,7 @@ Reason = Literal[
     "too_large",  # more bytes than the cap
     "incomplete",  # closed before the end of the report
     "not_understood",  # ended well and holds no report
+    "unread",  # the process that reads big answers failed or took too long
 ]
 
 
@@ -169,9 +170,12 @@ def ask(
     return Reply(b"", None, clock() - started, worst.reason, worst.detail)
 
 
-def understand(reply: Reply, *, pause: Callable[[], None] | None = None) -> Answer:
+def understand(reply: Reply, *, read: Callable[[bytes | bytearray], RasReport] = parse) -> Answer:
     """Read a reply; one that ended well but is no whole report gets the reason why."""
-    report = parse(reply.raw, pause=pause)
+    try:
+        report = read(reply.raw)
+    except Unread as error:
+        return Answer(reply, RasReport(format="json"), "unread", str(error))
     if reply.reason is not None:
         return Answer(reply, report, reply.reason, reply.detail)
     if report.complete:

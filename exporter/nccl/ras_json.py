@@ -1,14 +1,14 @@
 """The JSON form of a RAS answer (NCCL 2.28.7 and later), read piece by piece.
 
 A big job's answer holds tens of megabytes; it is decoded in small batches, each reduced at once to what is
-kept, so that neither memory nor the interpreter lock is held for long. Status and error words, groups and
+kept, so that little memory is held. Status and error words, groups and
 the job summary are not in the JSON: they are derived here by the rules of NCCL's own text report.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -78,11 +78,8 @@ def find_json(raw: Buffer) -> int | None:
     return found.start() if found else None
 
 
-def parse_json(raw: Buffer, *, pause: Callable[[], None] | None = None) -> RasReport:
-    """Understand an answer that holds JSON. Never raises on any input.
-
-    `pause` is called between batches; it may sleep for a moment to let other threads run.
-    """
+def parse_json(raw: Buffer) -> RasReport:
+    """Understand an answer that holds JSON. Never raises on any input."""
     start = find_json(raw)
     session = parse_text(bytes(raw[:start]).decode("utf-8", "replace"))
     if start is None:
@@ -92,7 +89,7 @@ def parse_json(raw: Buffer, *, pause: Callable[[], None] | None = None) -> RasRe
     position: int | None = start
     while position is not None:
         try:
-            kind, end = _one_object(raw, position, pause or _no_pause)
+            kind, end = _one_object(raw, position)
         except _Cut:
             version = _VERSION.search(raw, position, position + 4096)
             known = version[1].decode("utf-8", "replace") if version else None
@@ -120,10 +117,6 @@ def parse_json(raw: Buffer, *, pause: Callable[[], None] | None = None) -> RasRe
     return without_nonsense(found)
 
 
-def _no_pause() -> None:
-    return
-
-
 def _joined(session: RasReport, report: RasReport) -> RasReport:
     return replace(
         report,
@@ -138,12 +131,12 @@ def _next(raw: Buffer, end: int) -> int | None:
     return found.start() if found else None
 
 
-def _one_object(raw: Buffer, start: int, pause: Callable[[], None]) -> tuple[RasReport | Event | str, int]:
+def _one_object(raw: Buffer, start: int) -> tuple[RasReport | Event | str, int]:
     """One top-level object and where it ends; a string: its beginning, where it is of no known kind."""
     array = _ARRAY.search(raw, start, start + 4096)
     if array is not None:
         derivation = Derivation()
-        end = _communicator_array(raw, array.end(), derivation, pause)
+        end = _communicator_array(raw, array.end(), derivation)
         closing = raw.find(b"\n}", end)
         if closing < 0:
             raise _Cut
@@ -198,24 +191,23 @@ def _report(head: _Head, derivation: Derivation) -> RasReport:
     )
 
 
-def _communicator_array(raw: Buffer, start: int, derivation: Derivation, pause: Callable[[], None]) -> int:
+def _communicator_array(raw: Buffer, start: int, derivation: Derivation) -> int:
     """Feed the communicators of the array that begins at `start`; gives where its bracket closes."""
     end = start
     for first, end in _batches(raw, start, b"    "):
         text = bytes(raw[first:end])
         try:
             if end - first > 4 * BATCH_BYTES:
-                derivation.add(_big_communicator(text, pause))
+                derivation.add(_big_communicator(text))
             else:
                 for communicator in _decoded(_communicators, text):
                     derivation.add(communicator)
         except msgspec.DecodeError:
             derivation.not_understood.append(_beginning(text, 0))
-        pause()
     return end
 
 
-def _big_communicator(text: bytes, pause: Callable[[], None]) -> RawCommunicator:
+def _big_communicator(text: bytes) -> RawCommunicator:
     """One communicator whose ranks are decoded in batches."""
     array = _RANKS.search(text)
     if array is None:
@@ -225,7 +217,6 @@ def _big_communicator(text: bytes, pause: Callable[[], None]) -> RawCommunicator
     end = array.end()
     for first, end in _batches(text, array.end(), b"        "):
         ranks.extend(_decoded(_ranks, text[first:end]))
-        pause()
     (communicator,) = _decoded(_communicators, text[: array.end()] + text[end:])
     communicator.ranks = ranks
     return communicator
@@ -252,7 +243,7 @@ def _batches(raw: Buffer, start: int, pad: bytes) -> Iterator[tuple[int, int]]:
             return
         end = raw.rfind(closing, element, element + BATCH_BYTES)
         if end < 0:
-            end = _find(raw, closing, element)
+            end = raw.find(closing, element)
         if end < 0:
             raise _Cut
         end += len(closing)
@@ -264,15 +255,6 @@ def _batches(raw: Buffer, start: int, pad: bytes) -> Iterator[tuple[int, int]]:
         if following != b",":
             raise _Cut
         position = after + 1
-
-
-def _find(raw: Buffer, wanted: bytes, start: int) -> int:
-    """`raw.find` in steps, between which other threads may run."""
-    for position in range(start, len(raw), BATCH_BYTES):
-        found = raw.find(wanted, position, position + BATCH_BYTES + len(wanted))
-        if found >= 0:
-            return found
-    return -1
 
 
 _BLANK = re.compile(rb"\s*")

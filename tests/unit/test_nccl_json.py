@@ -92,12 +92,6 @@ def test_a_forgotten_comma_is_put_back_in_big_communicators_too(monkeypatch: pyt
     assert [one["pid"] for one in whole["dead"]] == [30708]
 
 
-def test_pauses_between_pieces() -> None:
-    pauses: list[None] = []
-    parse(answer([communicator(hex(n), [rank(n)]) for n in range(1000)]), pause=lambda: pauses.append(None))
-    assert len(pauses) >= 3
-
-
 def test_unknown_fields_are_taken_in_stride() -> None:
     one = communicator(
         "0x1f", [rank(0, new="field", collective_counts={"AllReduce": 3, "AllToAll": 4}), rank(1)]
