@@ -149,7 +149,10 @@ def _capture(
             agents = [parse_agent(one, settings.agents.port) for one in request.nodes]
         except ValueError as error:
             raise CannotCapture(f"--nodes: {error}") from error
-        capturer = JobCapturer(lambda: _local(node, procfs, settings, now), lambda: settings, read_token, now)
+        # Who asks by hand sees what did not answer, and asks again.
+        capturer = JobCapturer(
+            lambda: _local(node, procfs, settings, now), lambda: settings, read_token, now, patience=0.0
+        )
         return capturer.capture(
             request.job_id or "",
             reason="captured by hand",

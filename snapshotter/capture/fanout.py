@@ -27,6 +27,7 @@ from snapshotter.stacks.model import NodeAnswer, Outcome
 log = logging.getLogger(__name__)
 
 _CONNECT_LIMIT = 5.0  # seconds
+_ASK_AGAIN = 1.0  # seconds between questions to an agent that is away
 _PIECE = 1 << 20  # bytes
 _LARGEST_ERROR = 64 * 1024
 
@@ -45,11 +46,15 @@ class Tls:
 
 
 class AgentFailure(Exception):
-    """An agent gave no answer to use; `outcome` is its node's."""
+    """An agent gave no answer to use; `outcome` is its node's.
 
-    def __init__(self, outcome: Outcome, reason: str) -> None:
+    `away`: its host answers but it does not, as while it is restarted: it may be asked again.
+    """
+
+    def __init__(self, outcome: Outcome, reason: str, *, away: bool = False) -> None:
         super().__init__(reason)
         self.outcome: Outcome = outcome
+        self.away = away
 
 
 class AgentClient:
@@ -99,7 +104,11 @@ class AgentClient:
             finally:
                 reply.close()
         except urllib3.exceptions.NewConnectionError as error:
-            raise AgentFailure("unreachable", f"{agent.address} cannot be asked: {why(error)}") from error
+            raise AgentFailure(
+                "unreachable",
+                f"{agent.address} cannot be asked: {why(error)}",
+                away=isinstance(error.__cause__, ConnectionRefusedError),
+            ) from error
         except urllib3.exceptions.ConnectTimeoutError as error:
             raise AgentFailure("unreachable", f"{agent.address} does not answer") from error
         except (urllib3.exceptions.ReadTimeoutError, _TooSlow) as error:
@@ -108,7 +117,11 @@ class AgentClient:
             limit = wire.LARGEST_ANSWER >> 20
             raise AgentFailure("error", f"the answer of {agent.address} exceeds {limit} MiB") from error
         except (urllib3.exceptions.HTTPError, OSError, zlib.error, ValueError) as error:
-            raise AgentFailure("unreachable", f"{agent.address} cannot be asked: {why(error)}") from error
+            raise AgentFailure(
+                "unreachable",
+                f"{agent.address} cannot be asked: {why(error)}",
+                away=any(isinstance(one, ConnectionResetError) for one in error.args),
+            ) from error
         finally:
             pool.close()
 
@@ -154,13 +167,15 @@ def capture_job(
     node_deadline: float = 75.0,
     total_deadline: float = 120.0,
     at_once: int = 2048,
+    patience: float = 0.0,
     progress: Callable[[Progress], None] = lambda step: None,
     now: Callable[[], float] = time.time,
 ) -> tuple[NodeAnswer, ...]:
     """Ask every agent at the same time; one answer for each, in order. Never raises for what an agent does.
 
-    `ask` puts the question to one agent within so many seconds, and raises AgentFailure. A node that has
-    answered already under another address is an error and not counted twice.
+    `ask` puts the question to one agent within so many seconds, and raises AgentFailure; one that is
+    away is asked again for `patience` seconds. A node that has answered already under another address is an error
+    and not counted twice.
     """
     started = now()
     lock = threading.Lock()
@@ -180,7 +195,7 @@ def capture_job(
     def put(agent: Agent) -> NodeAnswer:
         nonlocal done
         try:
-            answer = ask(agent, node_deadline)
+            answer = _patiently(ask, agent, node_deadline, patience)
         except AgentFailure as failure:
             answer = failed(agent, failure.outcome, str(failure))
         except Exception as error:
@@ -195,7 +210,7 @@ def capture_job(
                 log.exception("progress could not be told")
         return answer
 
-    limit = node_deadline + 2 * _CONNECT_LIMIT
+    limit = node_deadline + patience + 2 * _CONNECT_LIMIT
     answers = run_all(put, agents, at_once=at_once, limit=limit, total=total_deadline)
     complete: list[NodeAnswer] = []
     places: dict[str, Agent] = {}
@@ -216,6 +231,19 @@ def capture_job(
             answer = replace(answer, expected_ranks=tuple(sorted(lost)))
         complete.append(answer)
     return tuple(complete)
+
+
+def _patiently(
+    ask: Callable[[Agent, float], NodeAnswer], agent: Agent, deadline: float, patience: float
+) -> NodeAnswer:
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return ask(agent, deadline)
+        except AgentFailure as failure:
+            if not failure.away or time.monotonic() + _ASK_AGAIN > until:
+                raise
+        time.sleep(_ASK_AGAIN)
 
 
 def _context(tls: Tls) -> ssl.SSLContext:

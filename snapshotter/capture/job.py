@@ -22,6 +22,7 @@ from snapshotter.stacks.model import NodeAnswer
 log = logging.getLogger(__name__)
 
 _ANSWER_MARGIN = 15.0  # seconds that an agent's answer may take beyond its capture
+_PATIENCE = 20.0  # seconds for an agent that is being restarted
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class JobCapturer:
     settings: Callable[[], Config]
     read_token: Callable[[Path], str]  # raises exporter.yamlconfig.ConfigError
     now: Callable[[], float] = time.time
+    patience: float = _PATIENCE  # seconds that an agent whose host refuses connections is asked again
 
     def capture(
         self,
@@ -78,6 +80,7 @@ class JobCapturer:
             job_id=job_id,
             node_deadline=config.capture.node_timeout + _ANSWER_MARGIN,
             total_deadline=config.agents.total_timeout,
+            patience=self.patience,
             progress=progress,
             now=self.now,
         )

@@ -175,6 +175,41 @@ def test_what_arrives_in_time_is_the_capture_and_the_rest_is_named(
     assert steps[-1].total == len(agents)
 
 
+def test_an_agent_that_is_being_restarted_is_waited_for() -> None:
+    agent = refusing("restarting")
+    body = encode(answer("restarting"))
+    asked: list[float] = []
+
+    def serve_again() -> None:
+        while not asked:  # it was refused once
+            time.sleep(0.01)
+        with socket.create_server((agent.host, agent.port)) as listener:
+            connection, _ = listener.accept()
+            with connection:
+                says(body)(connection)
+
+    ask = ask_with(AgentClient())
+
+    def note(agent: Agent, deadline: float) -> NodeAnswer:
+        try:
+            return ask(agent, deadline)
+        finally:
+            asked.append(time.monotonic())
+
+    thread = threading.Thread(target=serve_again)
+    thread.start()
+    (found,) = capture_job([agent], note, job_id="job", node_deadline=5.0, patience=15.0)
+    thread.join()
+    assert found.outcome == "ok"
+    assert len(asked) > 1
+
+    # Neither for ever, nor where nobody asked for patience.
+    began = time.monotonic()
+    (found,) = capture_job([refusing("gone")], ask, job_id="job", node_deadline=5.0, patience=1.5)
+    assert found.outcome == "unreachable"
+    assert 1.0 <= time.monotonic() - began < 5.0
+
+
 def test_two_addresses_of_one_node_are_counted_once(serve: Callable[..., Agent]) -> None:
     agents = [serve(says(encode(answer("same")))), serve(says(encode(answer("same"))))]
     first, second = capture_job(

@@ -98,6 +98,7 @@ def capturer(tmp_path: Path, url: str | None, port: int, nodes: Sequence[str] = 
         lambda: local_node("here", ProcFS(), lambda: config.capture),
         lambda: config,
         lambda path: path.read_text().strip(),
+        patience=0.0,
     )
 
 
