@@ -210,6 +210,8 @@ FRAMEWORKS = (
         _package("mpi4py", "torchft", "oneccl\\w*", "bagua", "byteps", "colossalai/communication"),
     ),
     Entry("collective", r"/ray/util/collective/"),
+    # What fetches an object says less than who asks for it: Ray Data's iterators fetch batches this way.
+    Entry("plumbing", r"/ray/_private/", r"get|get_objects|wait", fallback="point_to_point"),
     Entry(
         "point_to_point",
         r"/ray/(?:_private|actor|experimental/channel|train|util|dag|serve|_common)",
@@ -237,7 +239,15 @@ DATA = (
     Entry(
         "data",
         _package(
-            "torchdata", "webdataset", "wids", "streaming", "nvidia/dali", "litdata", "ffcv", "petastorm"
+            "torchdata",
+            "webdataset",
+            "wids",
+            "streaming",
+            "nvidia/dali",
+            "litdata",
+            "ffcv",
+            "petastorm",
+            "ray/data",
         ),
     ),
     Entry("data", r"webdataset/|streaming/base/|nvidia/dali/|energon/|litdata/|mosaicml-streaming"),

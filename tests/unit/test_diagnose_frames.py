@@ -55,6 +55,8 @@ def test_own_work(name: str, cause: str) -> None:
         ("application", ("_try_wait /usr/lib/python3.11/subprocess.py:9", "<module> /job/run.py:9")),
         # Training on a dataset is no reading of one.
         ("application", ("update /job/agent.py:3", "train_on_dataset /job/agent.py:70", "<module> /job/agent.py:90")),
+        # Ray fetches every object alike: a batch that Ray Data waits for is data.
+        ("data", ("get_objects S/ray/_private/worker.py:8", "_next S/ray/data/iterator.py:1", "loop /job/run.py:9")),
         # What is read for a checkpoint is checkpoint; what a dataset reads is data; what an unknown one reads storage.
         ("checkpoint", ("read_exact /job/io.py:3", "load S/torch/serialization.py:9", "main /job/run.py:1")),
         ("data", ("read S/botocore/response.py:9", "__getitem__ /job/things.py:3", "main /job/run.py:1")),
