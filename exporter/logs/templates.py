@@ -36,6 +36,7 @@ class _Draft:
     """A shape of which it is not clear yet which of its numbers is the iteration."""
 
     candidates: set[int]
+    first: int  # the iteration of its first record
     samples: int = 1
 
 
@@ -78,12 +79,14 @@ class Templates:
         key = (reading.series.encode("utf-8", "replace"), *_skeleton(tokens))
         draft = self._drafts.get(key)
         if draft is None:
-            self._drafts[key] = draft = _Draft(candidates)
+            self._drafts[key] = draft = _Draft(candidates, reading.iteration)
             if len(self._drafts) > _DRAFTS:
                 self._drafts.popitem(last=False)
         else:
             draft.candidates &= candidates
             draft.samples += 1
+        if reading.iteration == draft.first:
+            return  # another number of the record may be the same by chance
         if len(draft.candidates) == 1 or (draft.candidates and draft.samples >= _SAMPLES):
             where = min(draft.candidates)
             self._make(key, tokens, where, fixed - {where}, reading)

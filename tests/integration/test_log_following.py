@@ -430,3 +430,15 @@ def test_finished_and_begun_again(live: Live) -> None:
     assert live.seen().phase is Phase.FINISHED
     live.append(b" iteration        5/      20 | consumed samples: 5 | lm loss: 2.0 |\n")
     assert live.seen().phase is Phase.TRAINING
+
+
+def test_a_number_that_is_the_iteration_by_chance_is_not_taken_for_it(live: Live) -> None:
+    """`101-200batch` is one run of digits to the quick reader; the clip of the first record is 100 as well."""
+    filler = "x" * 300
+    for first in range(1, 6401, 100):
+        live.append(
+            b"[train] 1epoch:train:%d-%dbatch: loss=2.5, clip=100.000, %s\n"
+            % (first, first + 99, filler.encode())
+        )
+    state = live.seen()
+    assert (state.last_iteration, state.iterations) == (6400, 64)
