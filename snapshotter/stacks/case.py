@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import takewhile
 
-from snapshotter.stacks import rankset
+from snapshotter.stacks import rankset, threads
 from snapshotter.stacks.activity import NOTHING, Activity, as_computing, classify
 from snapshotter.stacks.digest import Digest, ProcessFacts, Stack
 from snapshotter.stacks.knowledge import Knowledge
@@ -17,12 +15,7 @@ from snapshotter.stacks.tree import NotCaptured, combine_not_captured
 
 MISSING = "missing"  # the reason of ranks without any process
 
-# A main thread that only waits for another thread of its process: that one does the work.
-_JOINS = frozenset({"join", "_wait_for_tstate_lock", "result", "shutdown", "exception", "as_completed"})
-_THREADS = re.compile(r"/threading\.py$|/queue\.py$|/concurrent/futures/\w+\.py$|/multiprocessing/pool\.py$")
-_IDLE = frozenset({"get", "_worker", "worker"})  # of a queue or a pool: there is nothing to do
 _OPERATORS = frozenset({"forward", "backward", "__call__", "apply"})
-_BACKGROUND = ("pin_memory", "QueueFeeder", "tqdm", "wandb", "Heartbeat", "monitor", "heartbeat")
 
 
 @dataclass(slots=True)
@@ -170,32 +163,15 @@ def _look(view: RankView, activity: Callable[[Stack], Activity]) -> None:
                 )
             )
     now = activity(trainer.stack)
-    if now.kind == "lock" and trainer.stack and _joins(trainer.stack):
-        now = _working_thread(trainer, activity) or now
+    if now.kind == "lock" and threads.joins(trainer.stack):
+        now = threads.working_thread(trainer, activity) or now
+    elif now.kind == "backward":
+        now = threads.engine_thread(trainer, activity) or now
+        if threads.engine_moves(trainer):
+            trainer.motion = "progressing"
     if now.kind == "user" and (_in_native_code(trainer) or (now.in_module and _computes(trainer))):
         now = as_computing(now)
     view.now, view.motion = now, trainer.motion
-
-
-def _joins(stack: Stack) -> bool:
-    return not _JOINS.isdisjoint(_within_threading(stack))
-
-
-def _within_threading(stack: Stack) -> list[str]:
-    """The innermost functions of a stack that are those of threads, queues and pools."""
-    inner = takewhile(lambda frame: _THREADS.search(frame.filename), stack)
-    return [frame.name.rsplit(".", 1)[-1] for frame in inner]
-
-
-def _working_thread(trainer: ProcessFacts, activity: Callable[[Stack], Activity]) -> Activity | None:
-    for name, stack in trainer.other_stacks:
-        if not _IDLE.isdisjoint(_within_threading(stack)):
-            continue
-        found = activity(stack)
-        plain = found.kind in ("plumbing", "lock", "network", "idle")
-        if not plain and not any(part in name for part in _BACKGROUND):
-            return found
-    return None
 
 
 def _in_native_code(trainer: ProcessFacts) -> bool:

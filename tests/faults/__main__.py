@@ -24,7 +24,10 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="name the faults")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep bundles and logs, a folder per fault")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts")
+    parser.add_argument("--write", action="store_true", help="write docs/faults.md")
     options = parser.parse_args()
+    if options.write and options.only is not None:
+        parser.error("--write is about all faults: leave --only out")
     faults = (
         FAULTS if options.only is None else tuple(catalogue.find(name) for name in options.only.split(","))
     )
@@ -41,7 +44,13 @@ def main() -> int:
         warm.close()
     if options.json is not None:
         options.json.write_text(json.dumps({one.fault.name: one.verdict for one in outcomes}, indent=1))
-    return _total(outcomes, failures)
+    totals = _totals(outcomes, failures)
+    print(f"\n{totals}", end="")
+    if options.write and not failures:
+        from tests.faults import page  # which needs torch
+
+        page.PATH.write_text(page.render(outcomes, totals), encoding="utf-8")
+    return 0 if _good(outcomes, failures) else 1
 
 
 def _run_all(faults: tuple[Fault, ...], folder: Path, warm: Warm) -> tuple[list[Outcome], list[str]]:
@@ -74,21 +83,34 @@ def _row(one: Outcome) -> str:
     return f"{one.fault.name:24} {one.seconds:5.1f} {culprits} {'  '.join(marks)}  {one.verdict['headline']}"
 
 
-def _total(outcomes: list[Outcome], failures: list[str]) -> int:
+def _totals(outcomes: list[Outcome], failures: list[str]) -> str:
     hangs = [one for one in outcomes if one.fault.hung]
     others = [one for one in outcomes if not one.fault.hung]
-    right = sum(one.culprits_right and one.hung_right for one in hangs)
     alarms = [one.fault.name for one in others if one.false_alarm]
-    print()
-    print(f"{len(hangs)} hangs: culprits right in {right}, cause in {sum(one.cause_right for one in hangs)}")
-    print(f"{len(others)} look-alikes: {len(alarms)} called hung {' '.join(alarms)}")
+    lines = [
+        f"{len(hangs)} hangs: culprits right in {sum(map(_named, hangs))}, "
+        f"cause in {sum(one.cause_right for one in hangs)}, scope in {sum(one.scope_right for one in hangs)}",
+        f"{len(others)} look-alikes: {len(alarms)} called hung {' '.join(alarms)}".rstrip(),
+    ]
     if outcomes:
-        slowest = max(outcomes, key=lambda one: one.seconds)
-        print(f"time to verdict: at most {slowest.seconds:.1f} s ({slowest.fault.name})")
+        seconds = sorted(one.seconds for one in outcomes)
+        lines.append(
+            f"time to verdict: {seconds[len(seconds) // 2]:.1f} s in the middle, {seconds[-1]:.1f} s at most"
+        )
     if failures:
-        print(f"not measured: {' '.join(failures)}")
-    enough = not hangs or right >= ENOUGH * len(hangs)
-    return 0 if enough and not alarms and not failures else 1
+        lines.append(f"not measured: {' '.join(failures)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _named(one: Outcome) -> bool:
+    """A hang whose culprits are right."""
+    return one.culprits_right and one.hung_right
+
+
+def _good(outcomes: list[Outcome], failures: list[str]) -> bool:
+    hangs = [one for one in outcomes if one.fault.hung]
+    enough = sum(map(_named, hangs)) >= ENOUGH * len(hangs)
+    return enough and not failures and not any(one.false_alarm for one in outcomes)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Turn bundles that `make faults ARGS='--keep DIR'` left into test data: `python -m tests.faults.fixtures DIR`.
+"""Turn bundles that `make faults FAULTS='--keep DIR'` left into test data: `python -m tests.faults.fixtures DIR`.
 
 Paths of the machine are replaced; nothing else is changed.
 """

@@ -543,6 +543,60 @@ def test_main_thread_that_joins_is_followed_into_the_thread_that_works() -> None
     assert culprits(verdict(job(ranks))) == (True, "local", "application", "3")
 
 
+SITE = "/opt/venv/lib/python3.12/site-packages/torch"
+APPLY = Frame("apply", f"{SITE}/autograd/function.py", 310)
+ENGINE = {
+    "own": (
+        Frame("sort_tokens", "/home/ml/ops/routed.py", 140),
+        Frame("backward", "/home/ml/ops/routed.py", 88),
+        APPLY,
+    ),
+    "all_to_all": (Frame("all_to_all_single", f"{SITE}/distributed/distributed_c10d.py", 4200), APPLY),
+    "reduce_scatter": (
+        Frame("reduce_scatter_tensor", f"{SITE}/distributed/distributed_c10d.py", 4100),
+        APPLY,
+    ),
+    "recomputes": (
+        Frame("forward", "/home/ml/models/block.py", 40),
+        Frame("_call_impl", f"{SITE}/nn/modules/module.py", 1762),
+        Frame("backward", f"{SITE}/utils/checkpoint.py", 300),
+        APPLY,
+    ),
+}
+
+
+def in_backward(engine: str, name: str | None = "pt_autograd_0", at: float = 0.0) -> Sample:
+    """A trainer on a GPU: the main thread waits for autograd's engine, whose thread runs Python code."""
+    threads = (
+        Thread(2, name, 101, True, False, ENGINE[engine]),
+        Thread(1, "MainThread", 100, False, False, stack("backward")),
+    )
+    return Sample(at, "ok", threads=threads, state="S")
+
+
+@pytest.mark.parametrize("name", ["pt_autograd_0", None])
+@pytest.mark.parametrize(
+    ("theirs", "others", "expected"),
+    [
+        ("own", "all_to_all", (True, "local", "application", "3")),
+        ("all_to_all", "reduce_scatter", (True, "local", "communication", "3")),
+        ("reduce_scatter", "reduce_scatter", (True, "global", "communication", "")),
+        # Where everybody recomputes, operators may wait for the device: no global hang in the job's code.
+        ("recomputes", "recomputes", (True, "global", "communication", "")),
+    ],
+)
+def test_backward_is_followed_into_the_engines_thread(
+    name: str | None, theirs: str, others: str, expected: tuple[bool, str, str, str]
+) -> None:
+    ranks = [trainer(rank, in_backward(theirs if rank == 3 else others, name)) for rank in range(8)]
+    assert culprits(verdict(job(ranks))) == expected
+
+
+def test_an_engine_that_gets_on_is_progress() -> None:
+    ranks = [trainer(r, in_backward("own"), in_backward("all_to_all", at=5.0)) for r in range(8)]
+    assert verdict(job(ranks)).hung is False
+
+
 def test_nodes_that_merged_themselves_give_the_same_report() -> None:
     capture = job(waiting(trainer(1, *twice("lock"))), **{"node-1": {"job_log": (watchdog(3, 4),)}})
     merged = analyse_digest(digest_trees([premerge(node) for node in capture.nodes]), job_id="job", at=0.0)
