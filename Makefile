@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 SCENARIO ?= stuck-rank
 PYTEST_ARGS ?=
+FAULTS ?=
 SOAK_ARGS ?=
 
 # What the programs need beside Python, and what the tests and benchmarks need on top: PROGRAM:PACKAGE.
@@ -18,7 +19,7 @@ TEST_PACKAGES := chromium:chromium mpirun:openmpi-bin node:nodejs npm:npm redis-
 BENCH_PACKAGES := mtail:mtail prometheus-node-exporter:prometheus-node-exporter \
 	prometheus-process-exporter:prometheus-process-exporter
 
-.PHONY: help demo run test lint fmt check bench soak clean test-nccl
+.PHONY: help demo run test lint fmt check bench soak clean test-nccl faults
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,8 +31,8 @@ run: $(VENV)/.base .system-run ## exporter, snapshotter, Prometheus, Alertmanage
 	@$(BIN)/python -m standalone
 
 test: $(VENV)/.test .system-run .system-test ## run every test, end to end included
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) $(filter-out tests/integration/ tests/e2e/ tests/fixtures/ tests/golden/ tests/programs/,$(wildcard tests/*/))
-	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/integration tests/e2e
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) $(filter-out tests/integration/ tests/e2e/ tests/faults/ tests/fixtures/ tests/golden/ tests/programs/,$(wildcard tests/*/))
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/integration tests/faults tests/e2e
 
 lint: $(VENV)/.test ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
@@ -44,6 +45,9 @@ fmt: $(VENV)/.test ## format the code
 	$(BIN)/ruff format .
 
 check: lint test ## what CI runs
+
+faults: $(VENV)/.test .system-test ## real torch jobs with one fault each, captured and judged; FAULTS=--list
+	@$(BIN)/python -m tests.faults $(FAULTS)
 
 test-nccl: $(VENV)/.test ## drive the NCCL client against NVIDIA's own RAS code, without a GPU (slow)
 	$(BIN)/python tests/programs/nccl_lab.py --slow

@@ -1,7 +1,7 @@
 """Which ranks should live on this node, by what the processes that are left say of themselves.
 
 torchrun gives every rank LOCAL_WORLD_SIZE, and a node's ranks consecutive numbers; mpirun and srun may deal
-them out in turn, so nothing is concluded from theirs.
+them out in turn, so nothing is concluded from theirs, unless the whole job is on one node.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def _neighbours(process: Process) -> set[int]:
     count = _number(process.environment.get("LOCAL_WORLD_SIZE"))
     if count is None or process.rank is None or process.local_rank is None:
         return set()
+    if count == process.world_size:
+        return set(range(count))
     if "TORCHELASTIC_RUN_ID" not in process.environment or process.local_rank >= count:
         return set()
     first = process.rank - process.local_rank

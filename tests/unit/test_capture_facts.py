@@ -171,6 +171,8 @@ def launcher(command_line: str) -> Process:
         ([trainer(9, 1, {"LOCAL_WORLD_SIZE": "4"})], ()),  # not torchrun: ranks may be dealt out in turn
         ([trainer(9, 1, {"TORCHELASTIC_RUN_ID": "j", "LOCAL_WORLD_SIZE": "x"})], ()),
         ([trainer(9, 1, {"TORCHELASTIC_RUN_ID": "j", "LOCAL_WORLD_SIZE": "999999999"})], ()),
+        # … unless the whole job is here
+        ([replace(trainer(2, 2, {"LOCAL_WORLD_SIZE": "4"}), world_size=4)], (0, 1, 3)),
         ([trainer(1, 2)], ()),  # impossible
         ([launcher("torchrun --nproc-per-node=2 train.py"), trainer(1, 1, {})], (0,)),
         ([launcher("torchrun --nproc_per_node 2 --nnodes 2 --node-rank 1 train.py")], (2, 3)),
