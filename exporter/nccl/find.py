@@ -6,11 +6,13 @@ mapped, the address from their environment and their own listening sockets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from exporter import liveenviron
 from exporter.config import NcclConfig
+from exporter.nccl.environment import settings
 from exporter.nccl.library import mapped_library
 from exporter.nccl.model import Version, parse_version
 from exporter.nccl.ras import DEFAULT_HOST, DEFAULT_PORT, Address, split_address
@@ -46,11 +48,11 @@ SKIPS: dict[Skip, str] = {
     "other_node": "the node of the job's lowest rank asks for all of them",
     "unreadable": "its processes cannot be read: run the exporter as root or as their user",
     "disabled_by_job": "the job sets NCCL_RAS_ENABLE=0",
-    "no_nccl": "no process has loaded libnccl.so",
+    "no_nccl": "no process has loaded NCCL",
     "old_version": "NCCL before 2.24 has no RAS",
     "unknown_version": "the library does not say its version: set nccl.version",
     "unsafe_version": "a question can crash it: use NCCL 2.28.7 or later, or set nccl.ask_unsafe_versions",
-    "bad_address": "NCCL_RAS_ADDR is no HOST:PORT",
+    "bad_address": "NCCL_RAS_ADDR is no HOST:PORT (set in the environment or in nccl.conf)",
     "not_listening": "none of its processes listens there: no communicator yet, or another job has the port",
     "quiet_start": "the job, or its RAS service, started less than nccl.quiet_start ago",
     "ambiguous": "jobs share the port and cannot be told apart: give each job its own NCCL_RAS_ADDR",
@@ -160,7 +162,7 @@ def _readable(procfs: ProcFS, trainers: Sequence[TrainingProcess]) -> list[_Trai
             continue
         environ = procfs.environ(one.id.pid)
         if not isinstance(environ, Unreadable):
-            found.append(_Trainer(one, environ))
+            found.append(_Trainer(one, settings(procfs, one.id.pid, environ)))
     return found
 
 
@@ -190,7 +192,7 @@ def _target(
     if not trainers:
         return "unreadable"
     bad = 0
-    for trainer in trainers:
+    for trainer in (*trainers, *_live(procfs, trainers)):
         try:
             _, port = _wanted(trainer.environ)
         except ValueError:
@@ -205,7 +207,17 @@ def _target(
         if ours:
             place = {one.local for one in ours}
             return _found(procfs, pids, trainers, owned, sockets, place, trainer, version)
-    return "bad_address" if bad == len(trainers) else "not_listening"
+    return "bad_address" if bad >= len(trainers) else "not_listening"
+
+
+def _live(procfs: ProcFS, trainers: Sequence[_Trainer]) -> Iterator[_Trainer]:
+    """The first trainer once more, with the address that its own program set after it was started."""
+    for one in trainers[:1]:
+        environ = liveenviron.read(procfs, one.process.id.pid)
+        if not isinstance(environ, Unreadable):
+            address = environ.get("NCCL_RAS_ADDR")
+            if address is not None and address != one.environ.get("NCCL_RAS_ADDR"):
+                yield _Trainer(one.process, one.environ | {"NCCL_RAS_ADDR": address})
 
 
 def _wanted(environ: dict[str, str]) -> tuple[str, int]:
@@ -228,7 +240,7 @@ def _found(
     inodes = {one.inode for one in sockets if one.local in place}
     listeners = [
         one.process
-        for one in (first, *(one for one in trainers if one is not first))
+        for one in (first, *(one for one in trainers if one.process.id != first.process.id))
         if owned[one.process.id.pid] & inodes
         and network_namespace(procfs.root / str(one.process.id.pid)) == namespace
     ]

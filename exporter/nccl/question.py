@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from exporter.config import NcclConfig as NcclConfig  # also for those who ask: the capture of a job
@@ -45,8 +45,18 @@ def ask_job(
     return ask_target(procfs, target, json=use_json(target.version, config, 0), limits=limits)
 
 
-def ask_target(procfs: ProcFS, target: Target, *, json: bool, limits: Limits = LIMITS) -> Asked:
-    """Ask the job's server; an answer that may be another job's is refused as ambiguous."""
+def ask_target(
+    procfs: ProcFS,
+    target: Target,
+    *,
+    json: bool,
+    hashes: Collection[str] = (),
+    limits: Limits = LIMITS,
+) -> Asked:
+    """Ask the job's server; an answer that may be another job's is refused as ambiguous.
+
+    `hashes`: communicators of the job that earlier answers named.
+    """
     admit = Doorkeeper(procfs, target)
     reply = ask(
         target.addresses,
@@ -58,7 +68,7 @@ def ask_target(procfs: ProcFS, target: Target, *, json: bool, limits: Limits = L
     answer = understand(reply, read=apart.read)
     if answer.reason == "other_job":
         return Asked(skip="ambiguous")
-    if target.shared and not admit.sure and belongs(answer.report, target.own_pids) is not True:
+    if target.shared and not admit.sure and not belongs(answer.report, target.own_pids, hashes):
         return Asked(skip="ambiguous")
     return Asked(answer=answer)
 
@@ -95,7 +105,10 @@ def _address(name: tuple[str, int] | tuple[str, int, int, int]) -> Address:
     return Address(name[0].partition("%")[0], name[1])
 
 
-def belongs(report: RasReport, pids: frozenset[int]) -> bool | None:
-    """Whether the answer is about the job that has these processes; None: it names no process at all."""
+def belongs(report: RasReport, pids: frozenset[int], hashes: Collection[str] = ()) -> bool:
+    """Whether the answer is about the job that has these processes, or these communicators.
+
+    A communicator's hash is drawn at random for each. Where the answer names neither, it is not known to be.
+    """
     named = {process.pid for process in report.processes}
-    return bool(named & pids) if named else None
+    return bool(named & pids) or any(one.hash in hashes for one in report.communicators)

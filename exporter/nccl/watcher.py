@@ -54,6 +54,7 @@ class _Job:
     look_at: float = 0.0
     failures: int = 0
     entries: int = 0
+    hashes: frozenset[str] = frozenset()  # of the communicators that the last answer named
     seen_silent: bool = False  # a trainer was seen before anything listened
     listening_since: float | None = None  # when that changed
     stalls: dict[str, Stall] = field(default_factory=dict)
@@ -134,7 +135,8 @@ class NcclWatcher:
         return now - since < self._config.quiet_start
 
     def _question(self, job: _Job, target: Target, now: float) -> None:
-        asked = self._ask(self._procfs, target, json=use_json(target.version, self._config, job.entries))
+        json = use_json(target.version, self._config, job.entries)
+        asked = self._ask(self._procfs, target, json=json, hashes=job.hashes)
         ended = self._now()
         job.ask_at = now + self._config.interval
         if asked.answer is None:
@@ -150,6 +152,7 @@ class NcclWatcher:
         job.ask_at = now + self._config.interval * min(2**job.failures, MOST_BACK_OFF)
         if good:
             job.entries = max(job.entries, answer.report.rank_entries)
+            job.hashes = frozenset(one.hash for one in answer.report.communicators)
             job.stalls = follow(job.stalls, answer.report, ended)
         job.status = JobStatus(
             job_id=target.job_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,8 @@ class Node:
         job_id = next(iter(processes)).job_id
         return replace(self.found, job_id=job_id) if isinstance(self.found, Target) else self.found
 
-    def _ask(self, procfs: ProcFS, target: Target, *, json: bool) -> Asked:
+    def _ask(self, procfs: ProcFS, target: Target, *, json: bool, hashes: Collection[str]) -> Asked:
+        self.hashes = set(hashes)
         self.questions.append((self.time, target.job_id, json))
         return self.next
 
@@ -341,3 +342,12 @@ def test_a_configuration_can_be_exchanged(node: Node) -> None:
     node.poll()
     node.poll(after=300)
     assert len(node.questions) == 1
+
+
+def test_a_question_says_which_communicators_the_job_has(node: Node) -> None:
+    node.next = answered("lag-one-json-2.30.7")
+    node.poll()
+    assert node.hashes == set()
+    node.poll(after=60)
+    assert node.next.answer is not None
+    assert node.hashes == {one.hash for one in node.next.answer.report.communicators} != set()
