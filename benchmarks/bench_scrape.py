@@ -37,6 +37,12 @@ BURST = 100  # scrapes in a row while their duration is measured
 P50, P99, CPU, RSS = 0.050, 0.150, 0.01, 80 << 20  # seconds, seconds, share of a core, bytes
 FASTER, GROWTH = 5.0, 2.0
 
+ENDS_WITH_US = [
+    "setpriv",
+    "--pdeathsig",
+    "KILL",
+]  # so that nothing is left behind where this program is killed
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -93,14 +99,18 @@ def rank(number: int) -> int:
         "LOCAL_WORLD_SIZE": str(RANKS // 2),
         "TORCHELASTIC_RUN_ID": f"bench-{job}",
     }
-    command = [sys.executable, __file__, "--be-a-rank"]
+    command = [*ENDS_WITH_US, sys.executable, __file__, "--be-a-rank"]
     return subprocess.Popen(command, env=environ, start_new_session=True).pid
 
 
 def be_a_rank() -> None:
+    parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
     for _ in range(WORKERS):
         if os.fork() == 0:
-            ctypes.CDLL(None).prctl(15, b"pt_data_worker", 0, 0, 0)  # PR_SET_NAME
+            prctl(15, b"pt_data_worker", 0, 0, 0)  # PR_SET_NAME
+            prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+            if os.getppid() != parent:
+                raise SystemExit  # it was killed before this one could ask
             break
     while True:
         signal.pause()
@@ -109,11 +119,11 @@ def be_a_rank() -> None:
 @contextmanager
 def crowd(size: int) -> Iterator[None]:
     """Processes that sleep and do nothing else."""
-    sleep = shutil.which("sleep") or "/bin/sleep"
+    setpriv = shutil.which("setpriv") or "/usr/bin/setpriv"
     pids: list[int] = []
     try:
         for _ in range(size):
-            pids.append(os.posix_spawn(sleep, ["sleep", "100000"], {}))
+            pids.append(os.posix_spawn(setpriv, [*ENDS_WITH_US, "/bin/sleep", "100000"], {}))
         yield
     finally:
         for pid in pids:
@@ -141,7 +151,10 @@ def exporters(folder: Path) -> Iterator[dict[str, tuple[int, int]]]:
         "node-exporter": ["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{ports[2]}"],
     }
     log = (folder / "log").open("wb")
-    running = {name: subprocess.Popen(command, stdout=log, stderr=log) for name, command in commands.items()}
+    running = {
+        name: subprocess.Popen([*ENDS_WITH_US, *command], stdout=log, stderr=log)
+        for name, command in commands.items()
+    }
     try:
         found = {name: (one.pid, port) for (name, one), port in zip(running.items(), ports, strict=True)}
         settle(found)
