@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
 from snapshotter.render import grafana
 from snapshotter.stacks.model import Frame
 from snapshotter.stacks.tree import build
+from tests import npm
 
 DASHBOARD = Path(__file__).parents[2] / "dashboards" / "optional" / "hangscope-flamegraph.json"
 EVALUATE = """
@@ -25,18 +24,7 @@ def test_rows_are_nested_sets_with_the_ranks_in_the_label(modules: Path) -> None
     stacks = {("MainThread", (wait, train)): 0b1101, ("MainThread", (read, train)): 0b0010}
     answer = json.loads(grafana.render([build("trainer", stacks, captured=0b1111)]))
     (target,) = json.loads(DASHBOARD.read_text())["panels"][0]["targets"]
-    node = shutil.which("node")
-    assert node is not None, "node is missing: apt-get install nodejs"
-    done = subprocess.run(
-        [node, "-e", EVALUATE],
-        input=json.dumps([target["root_selector"], answer]),
-        cwd=modules.parent,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
+    rows = json.loads(npm.node(EVALUATE, json.dumps([target["root_selector"], answer]), modules=modules))
     assert [list(row) for row in rows] == [["level", "value", "self", "label"]] * len(rows)
     assert [column["selector"] for column in target["columns"]] == ["level", "value", "self", "label"]
     assert [(row["level"], row["value"], row["self"]) for row in rows] == [

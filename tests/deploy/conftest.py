@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent / "tools"
+from tests import npm
 
 
 @pytest.fixture(scope="session")
 def modules() -> Path:
-    """The packages of tools/package.json, installed once."""
-    folder = HERE / "node_modules"
-    wanted = json.loads((HERE / "package.json").read_text())["devDependencies"]
-    have = {
-        name: json.loads(path.read_text())["version"]
-        for name in wanted
-        if (path := folder / name / "package.json").exists()
-    }
-    if have != wanted:
-        npm = shutil.which("npm")
-        assert npm is not None, "npm is missing: apt-get install npm"
-        command = [npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"]
-        # What the layer's package asks for beside itself is a compiler of clouds; only the zip in it is used.
-        command += ["--legacy-peer-deps", "--ignore-scripts"]
-        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    """The packages of tools/package.json."""
+    # What the layer's package asks for beside itself is a compiler of clouds; only the zip in it is used.
+    return npm.installed(Path(__file__).parent / "tools", "--legacy-peer-deps", "--ignore-scripts")
 
 
 @pytest.fixture(scope="session")
