@@ -26,7 +26,9 @@ The run fails where culprits are right in less than 95 % of the hangs, or where 
 
 """
 
-_COLUMNS = f"| fault | what is wrong | culprits | precision | recall | cause | seconds | verdict |\n{'|---' * 8}|\n"
+_COLUMNS = (
+    f"| fault | what is wrong | culprits | precision | recall | cause | seconds | verdict |\n{'|---' * 8}|\n"
+)
 
 
 def names(text: str) -> list[str]:

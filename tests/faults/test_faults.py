@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -16,7 +17,8 @@ import pytest
 from snapshotter import analyze
 from snapshotter.stacks import rankset
 from snapshotter.stacks.knowledge import with_entries
-from snapshotter.stacks.model import Frame
+from snapshotter.stacks.model import Frame, JobCapture
+from snapshotter.stacks.report import analyse
 from snapshotter.stacks.verdict import Cause, Scope
 from tests.faults import catalogue, fixtures
 from tests.faults.catalogue import FAULTS, Fault
@@ -85,6 +87,24 @@ def test_kept_bundles(name: str) -> None:
         fault.not_captured,
     )
     assert verdict["cause"] in fault.causes
+
+
+@pytest.mark.parametrize("name", fixtures.KEPT)
+def test_kept_bundles_at_scale(name: str) -> None:
+    """The same job with 1,024 ranks: those that were to blame, and copies of one that was not."""
+    fault = catalogue.find(name)
+    (answer,) = analyze.load(fixtures.TARGET / name)[0].nodes
+    blamed = rankset.parse(fault.culprits) | rankset.parse(fault.struck)
+    model = next(rank for rank in range(fault.ranks) if not blamed >> rank & 1)
+    copied = [process for process in answer.processes if process.rank == model]
+    processes = [replace(process, world_size=1024) for process in answer.processes]
+    for rank in range(fault.ranks, 1024):
+        processes += [replace(process, rank=rank, local_rank=rank, world_size=1024) for process in copied]
+    job = JobCapture("job", (replace(answer, processes=tuple(processes)),))
+    verdict = analyse(job, at=0.0).verdict
+    assert verdict.hung is fault.hung
+    assert (verdict.scope, rankset.fold(verdict.culprit_ranks)) == (fault.scope, fault.culprits)
+    assert verdict.cause in fault.causes
 
 
 def test_a_few_for_real(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Loading torch takes seconds, and the suite has some sixty jobs.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -14,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from standalone.chain import ROOT
-
-_DEVNULL = os.devnull
 
 
 class Warm:
@@ -55,7 +54,7 @@ def _become_job(order: Mapping[str, object]) -> None:
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     output = os.open(str(order["log"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for number, source in ((0, os.open(_DEVNULL, os.O_RDONLY)), (1, output), (2, output)):
+    for number, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
         os.dup2(source, number)
     os.environ.update(order["environment"])  # type: ignore[call-overload]
     from tests.faults import job
@@ -63,14 +62,16 @@ def _become_job(order: Mapping[str, object]) -> None:
     job.main(order["arguments"])  # type: ignore[arg-type]
 
 
-def main() -> None:
-    import tests.faults.kinds.busy
-    import tests.faults.kinds.calls
-    import tests.faults.kinds.files
-    import tests.faults.kinds.inputs
-    import tests.faults.kinds.moves
-    import tests.faults.kinds.waits  # noqa: F401 - loaded once for all jobs
+# What the first iteration of every rank would import, too.
+_LOADED = (
+    "torch._dynamo",
+    *(f"tests.faults.kinds.{name}" for name in ("busy", "calls", "files", "inputs", "moves", "waits")),
+)
 
+
+def main() -> None:
+    for module in _LOADED:
+        importlib.import_module(module)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in iter(sys.stdin.buffer.readline, b""):
         pid = os.fork()
