@@ -13,6 +13,7 @@ from exporter.logs.model import Phase
 from exporter.logs.numbers import count
 from exporter.logs.reading import Form, Reading
 from exporter.logs.series import Chooser, Series
+from exporter.logs.silence import Silence
 from exporter.logs.tables import Tables
 from exporter.logs.words import Topic
 from exporter.logs.wrappers import Record, Unwrapper
@@ -54,6 +55,7 @@ class Interpreter:
         self._read = read
         self._tables = Tables() if read is patterns.read else None
         self._unwrap = Unwrapper()
+        self._silence = Silence()
         self.chooser = Chooser()
         self.records = 0
         self.last_record = 0  # the newest that is not blank
@@ -66,6 +68,9 @@ class Interpreter:
     def feed(self, raw: bytes) -> Observation | None:
         """Take the next record; None where nothing is in it, or where it is a part of one that goes on."""
         self.records += 1
+        if self._tables is not None and self._silence.covers(raw) and not self._unwrap.joining:
+            self.last_record = self.records
+            return None
         record = self._unwrap.feed(raw)
         if record is None or not record.text.strip():
             return None
@@ -73,9 +78,13 @@ class Interpreter:
         reading = self._read(record)
         if self._tables is not None and (reading is None or reading.form in _LAST):
             reading = self._tables.read(record) or reading
+            if self._tables.begins:
+                self._silence.forget()
         series, moved = None, False
         # A record of training has nothing else to say, but for what another writer put behind its bar.
         phrases = in_english(record.text)
+        if reading is None and self._tables is not None and not self._tables.begins:
+            self._silence.learn(raw, phrases)
         if reading is not None and reading.topic is None:
             series, moved = self._progress(reading, record)
             if reading.strong and reading.form is not Form.EPOCH:

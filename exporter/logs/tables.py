@@ -50,10 +50,12 @@ class Tables:
     def __init__(self) -> None:
         self._headers: tuple[_Header, ...] = ()  # one record, as it can be cut
         self._counts_nothing = False  # the newest header names no counter
+        self.begins = False  # the newest record was a header
 
     def read(self, record: Record) -> Reading | None:
         """The record as a row of the table; None where it is none. A header is taken note of."""
         text = record.text
+        self.begins = False
         if not text or len(text) > _LONGEST:
             return None
         for header in self._headers:
@@ -62,7 +64,7 @@ class Tables:
                 return reading
         headers = tuple(_read_header(text))
         if headers:
-            self._headers, self._counts_nothing = headers, False
+            self._headers, self._counts_nothing, self.begins = headers, False, True
             return None
         if _names_metrics(text):
             self._counts_nothing = True

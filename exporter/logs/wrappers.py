@@ -88,6 +88,11 @@ class Unwrapper:
     def __init__(self) -> None:
         self._parts: dict[str, list[str]] = {}
 
+    @property
+    def joining(self) -> bool:
+        """Whether parts of a record are held whose end is still to come."""
+        return bool(self._parts)
+
     def feed(self, record: bytes) -> Record | None:
         """None where the record is a part whose end is still to come."""
         closed = record.endswith(b"\n")
