@@ -22,6 +22,8 @@ from snapshotter.bundle.room import Room, room
 from snapshotter.errors import BundleError, NotFound, SnapshotterError
 
 _PARTIAL = ".partial"
+# Stores without folders; making one there would make the bucket, which is rather misspelt than missing.
+_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
 
 
 class BundleStore(Protocol):
@@ -139,7 +141,9 @@ class ObjectStore:
 
     def __init__(self, url: str) -> None:
         """Raises ValueError for an unknown protocol and ImportError where its driver is not installed."""
-        self._fs, root = fsspec.core.url_to_fs(url)
+        # What was listed a moment ago may be different by now: another snapshotter shares the store.
+        self._fs, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        self._has_folders = url.partition("://")[0] not in _BUCKETS
         self._root: str = root.rstrip("/")
 
     def put(self, capture_id: str, files: dict[str, bytes]) -> bool:
@@ -196,7 +200,8 @@ class ObjectStore:
 
     def _write(self, key: str, data: bytes) -> None:
         with _store_errors():
-            self._fs.makedirs(key.rpartition("/")[0], exist_ok=True)
+            if self._has_folders:
+                self._fs.makedirs(key.rpartition("/")[0], exist_ok=True)
             self._fs.pipe_file(key, data)
 
     def _remove(self, key: str) -> None:
