@@ -12,7 +12,7 @@ from snapshotter.stacks import rankset
 from snapshotter.stacks.rankset import RankSet
 
 MOST_CLASSES = 200
-_PROCESS = ("Rank", "GpuID", "PodName", "Node", "Role", "Pid", "Outcome", "State")
+_PROCESS = ("Rank", "GpuID", "PodName", "Node", "Role", "Pid", "Outcome", "State", "Wchan")
 
 
 def head(bundle: Bundle, manifest: Manifest, report: Mapping[str, Any] | None) -> dict[str, Any]:

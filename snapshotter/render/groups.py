@@ -70,8 +70,13 @@ def frame_line(function: str, filename: str, line: int, short: str | None = None
 
 
 def split_function(text: str) -> tuple[str, str]:
-    """`name file:line` in two; names of native functions and paths may have spaces of their own."""
+    """`name file:line` in two; names of native functions and paths may have spaces of their own.
+
+    Where the file is none, as of `<frozen runpy>:88`, it begins with the last `<` after a space.
+    """
     at = text.find(" /")
+    if at < 0:
+        at = text.rfind(" <")
     if at < 0:
         at = text.rfind(" ")
     return (text[:at], text[at + 1 :]) if at >= 0 else (text, "")

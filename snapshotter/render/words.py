@@ -54,8 +54,11 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(seconds: float | None, now: float) -> str:
-    """`3 min ago`; in days beyond two of them."""
-    return "–" if seconds is None else f"{duration(now - seconds)} ago"
+    """`40 s ago`, `3 min ago`, `2 h 10 min ago`."""
+    if seconds is None:
+        return "–"
+    past = max(0.0, now - seconds)
+    return f"{duration(past - past % 60 if past >= 60 else float(int(past)) if past >= 10 else past)} ago"
 
 
 def data_size(count: int) -> str:

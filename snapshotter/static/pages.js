@@ -53,6 +53,9 @@
   }
   if (live) setTimeout(() => refresh(live), 2000);
 
+  // On a narrow screen the tabs may scroll: the current one is in sight.
+  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ inline: "nearest", block: "nearest" });
+
   // Times stay in UTC, as logs and dashboards of clusters are; the reader's own time is in the tooltip.
   for (const time of document.querySelectorAll("time[datetime]")) {
     const when = new Date(time.dateTime);

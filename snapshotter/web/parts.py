@@ -112,8 +112,13 @@ def stacks(capture_id: str) -> ResponseReturnValue:
     except ValueError as error:
         problem = f"{error}. Write ranks as 5, 0-3 or 0-3/7."
     shown = [one for one in (matching[0] if matching else None, beside) if one is not None]
-    loaded = [choosing.find_process(derived().answer(capture_id, one.node), one) for one in shown]
-    processes = [one for one in loaded if one is not None]
+    loaded = [
+        (answer, process)
+        for one in shown
+        for answer in (derived().answer(capture_id, one.node),)
+        if (process := choosing.find_process(answer, one)) is not None
+    ]
+    processes = [process for _, process in loaded]
     views = [
         choosing.show(one, choice, processes[1 - number] if len(processes) == 2 else None)
         for number, one in enumerate(processes)
@@ -131,6 +136,7 @@ def stacks(capture_id: str) -> ResponseReturnValue:
         samples=max((view.samples for view in views), default=1),
         found=matching,
         views=views,
+        logs=[answer for answer, _ in loaded],
         blamed=_blamed(head),
         shown_pid=shown[0].pid if shown else None,
         shown_node=shown[0].node if shown else None,

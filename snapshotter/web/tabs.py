@@ -14,7 +14,7 @@ from snapshotter.bundle.index import CaptureRecord
 from snapshotter.bundle.schema import Manifest
 from snapshotter.errors import BundleError, NotFound
 from snapshotter.render import verdict as verdicts
-from snapshotter.render.groups import groups
+from snapshotter.render.groups import Group, groups
 from snapshotter.render.words import clip_ranks
 from snapshotter.stacks import rankset
 from snapshotter.web.site import derived, find, pages
@@ -101,6 +101,8 @@ def capture(capture_id: str) -> ResponseReturnValue:
         verdict=verdict,
         culprits=culprits,
         has_pods=any(one.pods for one in culprits),
+        has_gpus=any(one.gpus for one in culprits),
+        has_workers=verdict.cause_key == "data" and bool(culprits) and _has_worker(found, culprits[0].first),
         beside=waiting_rank or None,
         missing=derived().missing(capture_id),
         fold=rankset.fold,
@@ -118,6 +120,11 @@ def capture(capture_id: str) -> ResponseReturnValue:
         permalink=link,
         summary_text=_summary_text(record, verdict, link),
     )
+
+
+def _has_worker(found: tuple[Group, ...], rank: int) -> bool:
+    """Whether a DataLoader worker of the rank was captured."""
+    return any(rankset.parse(one.ranks) >> rank & 1 for one in found if one.role == "dataloader" and one.size)
 
 
 def _summary_text(record: CaptureRecord, verdict: verdicts.Verdict, link: str) -> str:

@@ -91,7 +91,7 @@ def test_states(hung: bool | None, cause: str, state: str) -> None:
 def test_culprits_by_node_pod_and_gpu(analysed: dict) -> None:
     (one,) = people.culprits(analysed, groups(analysed))
     assert (one.ranks, one.node, one.pods, one.gpus) == ("40", "gpu-node-5", "llama-worker-5", "0")
-    assert one.states == "D (disk sleep)"
+    assert one.states == "D (disk sleep) in nfs_wait_bit_killable"
     assert one.doing == "read core/datasets/indexed_dataset.py:344"
 
 

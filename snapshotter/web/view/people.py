@@ -73,6 +73,9 @@ def _state(process: Mapping[str, Any] | None) -> str:
         return "no process"
     outcome, state = process.get("Outcome"), process.get("State")
     said = state_words(state) if state else ""
+    wchan = process.get("Wchan")
+    if state == "D" and wchan and wchan != "0":
+        said = f"{said} in {wchan}"
     return said if outcome in ("ok", None) else f"{said}, {outcome}" if said else str(outcome)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from snapshotter.extracts.rows import ProcessRow
 from snapshotter.render.groups import FrameLine, frame_line
 from snapshotter.stacks import rankset
-from snapshotter.stacks.model import NodeAnswer, Process, Sample, Thread
+from snapshotter.stacks.model import KernelThread, NodeAnswer, Process, Sample, Thread
 from snapshotter.web.view.people import state_words
 
 
@@ -62,8 +63,10 @@ class ProcessView:
     samples: int
     state: str
     wchan: str
+    blocked: bool  # in uninterruptible sleep: what the kernel says comes first then
     kernel_stack: tuple[str, ...]
     syscall: str
+    kernel_threads: tuple[KernelThread, ...]  # those that are blocked, stopped or dead come first
     error: str
     threads: tuple[ThreadView, ...]
     taken_at: float | None
@@ -136,12 +139,30 @@ def show(process: Process, choice: Choice, other: Process | None = None) -> Proc
         state=state_words(sample.state) if sample and sample.state else "",
         wchan=(sample.wchan if sample else None) or "",
         kernel_stack=sample.kernel_stack if sample else (),
-        syscall=(sample.syscall if sample else None) or "",
+        blocked=bool(sample and sample.state == "D"),
+        syscall=syscall_words(sample) if sample else "",
+        kernel_threads=_by_state(sample.kernel_threads) if sample else (),
         error=(sample.error if sample else None) or process.error or "",
         threads=tuple(_thread(one, theirs, other, main) for one in shown),
         taken_at=sample.taken_at if sample else None,
         pause_seconds=sample.pause_seconds if sample else None,
     )
+
+
+_SYSCALL = re.compile(r"__(?:x64|arm64|se|do|ia32)_sys_(\w+)")
+
+
+def syscall_words(sample: Sample) -> str:
+    """`clone3 (435)`, of /proc/PID/syscall; the name is the kernel stack's, as numbers differ by machine."""
+    number = (sample.syscall or "").split(" ")[0]
+    name = next((found[1] for line in sample.kernel_stack if (found := _SYSCALL.search(line))), "")
+    if not number.isdecimal():  # "running", or -1: in the kernel for another reason
+        return name
+    return f"{name} ({number})" if name else f"number {number}"
+
+
+def _by_state(threads: Sequence[KernelThread]) -> tuple[KernelThread, ...]:
+    return tuple(sorted(threads, key=lambda one: ("DTtZXRSI".find(one.state), one.tid)))
 
 
 def thread_names(processes: Sequence[Process]) -> list[str]:
