@@ -10,18 +10,21 @@ from exporter.ranks import TrainingProcess
 RESOURCES = ("io", "memory", "cpu")
 
 
-def read(procfs: ProcFS, pid: int) -> tuple[dict[str, float], list[tuple[str, str]]]:
-    """A process's counters since it started, by the names of sampler.Totals, and file and reason of each gap.
+def read(procfs: ProcFS, pid: int) -> tuple[dict[str, float], int | None, list[tuple[str, str]]]:
+    """A process's counters since it started, by the names of sampler.Totals; how many threads it has; file and
+    reason of each gap.
 
     Seconds and bytes. Switches are those of the main thread. A process that has ended is no gap.
     """
     totals: dict[str, float] = {}
     gaps: list[tuple[str, Unreadable]] = []
-    cpu, switches, io = procfs.cpu_ticks(pid), procfs.switches(pid), procfs.io(pid)
-    if isinstance(cpu, Unreadable):
-        gaps.append(("stat", cpu))
+    usage, switches, io = procfs.usage(pid), procfs.switches(pid), procfs.io(pid)
+    threads = None
+    if isinstance(usage, Unreadable):
+        gaps.append(("stat", usage))
     else:
-        totals["cpu_seconds"] = cpu / procfs.ticks
+        totals["cpu_seconds"] = usage.cpu_ticks / procfs.ticks
+        threads = usage.num_threads
     if isinstance(switches, Unreadable):
         gaps.append(("status", switches))
     elif switches is not None:
@@ -36,7 +39,7 @@ def read(procfs: ProcFS, pid: int) -> tuple[dict[str, float], list[tuple[str, st
             "rchar": io.rchar,
             "wchar": io.wchar,
         }
-    return totals, [(name, why.value) for name, why in gaps if why is not Unreadable.GONE]
+    return totals, threads, [(name, why.value) for name, why in gaps if why is not Unreadable.GONE]
 
 
 def node_pressure(procfs: ProcFS) -> Iterator[tuple[str, str, Pressure]]:

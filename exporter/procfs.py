@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from exporter import procparse
-from exporter.procparse import Cgroup, Head, Io, Pressure, Stat, Status
+from exporter.procparse import Cgroup, Head, Io, Pressure, Stat, Status, Usage
 
-__all__ = ["Cgroup", "Head", "Io", "Pressure", "ProcFS", "Stat", "StatFile", "Status", "Unreadable"]
+__all__ = ["Cgroup", "Head", "Io", "Pressure", "ProcFS", "Stat", "StatFile", "Status", "Unreadable", "Usage"]
 
 T = TypeVar("T")
 
@@ -169,9 +169,8 @@ class ProcFS:
     def head(self, pid: int) -> Head | Unreadable:
         return self._parsed(pid, None, "stat", procparse.head)
 
-    def cpu_ticks(self, pid: int) -> int | Unreadable:
-        """CPU time of all threads, ended ones included, in clock ticks."""
-        return self._parsed(pid, None, "stat", procparse.cpu_ticks)
+    def usage(self, pid: int) -> Usage | Unreadable:
+        return self._parsed(pid, None, "stat", procparse.usage)
 
     def open_stat(self, pid: int, tid: int) -> StatFile | Unreadable:
         """The stat of one thread, to be read many times; of the process where it shows no threads."""

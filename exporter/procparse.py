@@ -58,6 +58,13 @@ class Head(NamedTuple):
     start_ticks: int
 
 
+class Usage(NamedTuple):
+    """The part of /proc/PID/stat that counts."""
+
+    cpu_ticks: int  # user and system time of all threads, ended ones included
+    num_threads: int
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """What is used of /proc/PID/status; the switches are those of the one thread the file belongs to."""
@@ -140,12 +147,12 @@ def head(data: bytes) -> Head:
     return Head(name, fields[0].decode("ascii", "replace"), int(fields[1]), int(fields[19]))
 
 
-def cpu_ticks(data: bytes) -> int:
-    """The same file's user and system time together."""
-    fields = data[data.rfind(b")") + 1 :].split(None, 13)
-    if len(fields) < 14:
+def usage(data: bytes) -> Usage:
+    """The same file of a process: what it used."""
+    fields = data[data.rfind(b")") + 1 :].split(None, 18)
+    if len(fields) < 19:
         raise ValueError(f"stat: not what the kernel writes: {data[:80]!r}")
-    return int(fields[11]) + int(fields[12])
+    return Usage(int(fields[11]) + int(fields[12]), int(fields[17]))
 
 
 def status(data: bytes) -> Status:

@@ -17,7 +17,7 @@ from exporter.roles import Role
 __all__ = ["Job", "NearMiss", "ProcessId", "RankFinder", "Role", "Scan", "TrainingProcess"]
 
 _LONGEST_PAUSE = 10.0  # seconds between two scans at most
-_PAUSE_PER_SECOND = 400.0  # seconds of pause for each second of CPU that a scan took
+_PAUSE_PER_SECOND = 800.0  # seconds of pause for each second of CPU that a scan took
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,8 +246,9 @@ class ProcessSampler:
 
     def _count(self, one: _Watched, now: float) -> None:
         one.counted_at = now
-        self._threads(one)
-        totals, one.missing = counters.read(self._procfs, one.process.id.pid)
+        totals, threads, one.missing = counters.read(self._procfs, one.process.id.pid)
+        if threads != 1 + len(one.threads):
+            self._threads(one)
         if (waited := self._io_wait(one)) is not None:
             totals["io_wait_seconds"] = waited
         switches = totals.get("switches")

@@ -335,7 +335,7 @@ def test_gpu_by_driver_then_by_visible_devices(proc_tree: Any) -> None:
 
 
 def test_scans_are_paced_by_their_cost(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    spent: Iterator[float] = iter([0.0, 9.0, 9.02, 9.02, 9.03])
+    spent: Iterator[float] = iter([0.0, 9.0, 9.005, 9.005, 9.006])
     monkeypatch.setattr(ranks.time, "thread_time", lambda: next(spent))
     node.rank(200, 0, ppid=1)
     node.finder.poll()
@@ -343,7 +343,7 @@ def test_scans_are_paced_by_their_cost(node: Node, monkeypatch: pytest.MonkeyPat
     node.finder.poll()
     first = node.finder.latest.taken_at
     assert first == node.now
-    node.now += 7.9  # 0.02 s of CPU are followed by 8 s of pause
+    node.now += 3.9  # 5 ms of CPU are followed by 4 s of pause
     node.finder.poll()
     assert node.finder.latest.taken_at == first
     node.now += 0.2
