@@ -95,6 +95,15 @@ class Interpreter:
         self._story(announced, reading, series, moved)
         return Observation(self.records, record.text, record.rank, reading, series, moved, announced)
 
+    def begin_with(self, head: bytes) -> None:
+        """Take note of a table's header in a log's first bytes, where what follows them is not read."""
+        if self._tables is not None:
+            for raw in head.splitlines(keepends=True)[:-1]:
+                record = self._unwrap.feed(raw)
+                if record is not None:
+                    self._tables.read(record)
+            self._unwrap = Unwrapper()
+
     def begin_again(self) -> None:
         """Another run has begun in the same log."""
         self.phase, self.finished_by, self.crashed = Phase.STARTING, None, False

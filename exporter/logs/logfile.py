@@ -66,6 +66,10 @@ class LogFile:
         self._replace(one)
         return status
 
+    def head(self, size: int) -> bytes:
+        """The first bytes of the current file. Raises OSError."""
+        return self._files.read(self._current.descriptor, size, 0) if self._current else b""
+
     @property
     def offset(self) -> int:
         """Bytes of the current file that are behind us."""

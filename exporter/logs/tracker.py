@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 FROM_BEGINNING = 8 << 20
 """Bytes of a log that appears while the exporter runs which are read from its beginning."""
 _BACK = 64 << 10
+_HEAD = 4 << 10  # in which a table's header is looked for
 _FURTHEST_BACK = 16 << 20
 _SKIMMED = 4 << 10  # bytes that came at once from which on known records are counted together
 _TROUBLES = 200
@@ -140,6 +141,8 @@ class Tracker:
             self._interpreter, self._splitter = self._make(), RecordSplitter()
             status = self._file.open(back=back)
             cut = self._file.offset > 0
+            if cut:
+                self._interpreter.begin_with(self._file.head(_HEAD))
             for piece in self._file.read(now):
                 data = piece.data
                 if cut:  # the first record's beginning was not read

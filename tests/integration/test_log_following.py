@@ -279,6 +279,16 @@ def test_a_restart_neither_counts_again_nor_forgets(live: Live) -> None:
     assert (live.seen().last_iteration, live.seen().iterations) == (503, 3)
 
 
+def test_a_restart_finds_the_header_of_a_long_table(live: Live) -> None:
+    rows = b"".join(b"2026-06-12,%d,2.5,1e-4\n" % number for number in range(1, 9001))
+    live.append(b"day,step,loss,lr\n" + rows)
+    live.poll()
+    live.restart()
+    assert live.seen().last_iteration == 9000
+    live.append(b"2026-06-12,9001,2.5,1e-4\n")
+    assert (live.seen().last_iteration, live.seen().iterations) == (9001, 1)
+
+
 def test_a_restart_counts_the_age_from_the_last_write(live: Live) -> None:
     live.append(_records(1, 5))
     live.poll()
