@@ -25,6 +25,7 @@ class RankView:
     rank: int
     trainer: ProcessFacts
     workers: list[ProcessFacts] = field(default_factory=list)
+    children: list[ProcessFacts] = field(default_factory=list)  # its other helper processes
     now: Activity = NOTHING
     motion: Motion = "unknown"
 
@@ -141,8 +142,11 @@ def _by_rank(digest: Digest) -> dict[int, RankView]:
             elif not view.read and process.outcome == "ok":
                 view.trainer = process
     for process in digest.processes:
-        if process.role == "dataloader" and process.rank is not None and process.rank in ranks:
-            ranks[process.rank].workers.append(process)
+        view = None if process.rank is None else ranks.get(process.rank)
+        if view is not None and process.role == "dataloader":
+            view.workers.append(process)
+        elif view is not None and process.role in ("other", "checkpoint"):
+            view.children.append(process)
     return ranks
 
 
@@ -151,7 +155,7 @@ def _look(view: RankView, activity: Callable[[Stack], Activity]) -> None:
     trainer = view.trainer
     if not view.read:
         return
-    for process in (trainer, *view.workers):
+    for process in (trainer, *view.workers, *view.children):
         if process.later_stack is not None:
             process.motion = motion_of(
                 Comparison(

@@ -203,7 +203,11 @@ class Digester:
         )
         self.add_threads(number, sample.threads)
         last = process.samples[-1]
-        if last is not sample and last.outcome == "ok" and last.threads:
+        if last is sample:
+            return
+        if not sample.threads and not last.threads:
+            facts.delta = delta_of(sample, last, facts.pid)  # of another language: its counters tell
+        elif last.outcome == "ok" and last.threads:
             spinning = spinning_threads(sample, last)
             threads = self.compare(number, sample.threads, last.threads, spinning)
             mains = [main_thread(one.threads, facts.pid) for one in (sample, last)]

@@ -1,4 +1,4 @@
-"""From a rank that waits for data into its DataLoader workers: which of them is to blame, and with what."""
+"""From a rank that waits for its own helpers, DataLoader workers or child processes, to the one it waits for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from snapshotter.stacks.activity import Activity
 from snapshotter.stacks.case import Case, RankView
 from snapshotter.stacks.digest import ProcessFacts
+from snapshotter.stacks.motion import IO_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,27 @@ def _followed(case: Case, worker: ProcessFacts) -> Followed:
     return Followed(worker, activity, trouble)
 
 
-def workers_move(case: Case, view: RankView) -> bool:
-    """Does the rank wait for workers that get on?"""
-    return view.now.kind == "dataloader" and any(worker.motion == "progressing" for worker in view.workers)
+def child_of(view: RankView) -> ProcessFacts | None:
+    """The child process that this rank waits for: the youngest that is not multiprocessing's own."""
+    if view.now.kind != "subprocess":
+        return None
+    return next((child for child in reversed(view.children) if not _keeps_house(child)), None)
+
+
+def _keeps_house(child: ProcessFacts) -> bool:
+    return any(frame.filename.endswith(("/resource_tracker.py", "/forkserver.py")) for frame in child.stack)
+
+
+def helpers_move(view: RankView) -> bool:
+    """Does the rank wait for workers or child processes that get on?"""
+    if view.now.kind == "dataloader":
+        return any(worker.motion == "progressing" for worker in view.workers)
+    if view.now.kind == "subprocess":
+        return any(child.motion == "progressing" or _transfers(child) for child in view.children)
+    return False
+
+
+def _transfers(child: ProcessFacts) -> bool:
+    """Does a program in another language read, write or fill memory?"""
+    delta = child.delta
+    return delta is not None and not child.stack and ((delta.io_bytes or 0) >= IO_BYTES or delta.fills)

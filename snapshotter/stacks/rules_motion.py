@@ -7,7 +7,7 @@ from collections import Counter
 from snapshotter.stacks import rankset
 from snapshotter.stacks.case import Case, RankView
 from snapshotter.stacks.finding import Finding, speaks_against, speaks_for
-from snapshotter.stacks.follow import workers_move
+from snapshotter.stacks.follow import helpers_move
 from snapshotter.stacks.motion import Delta
 from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.verdict import Cause, Evidence
@@ -25,7 +25,7 @@ _LEAST_BYTES = (
 def moving(case: Case) -> RankSet:
     """Ranks that got on: their own main thread, or the DataLoader workers that it waits for."""
     ranks = rankset.of(
-        [view.rank for view in case.views() if view.motion == "progressing" or workers_move(case, view)]
+        [view.rank for view in case.views() if view.motion == "progressing" or helpers_move(view)]
     )
     if ranks:
         drift = rankset.of([view.rank for view in case.views(ranks) if _only_waits(case, view)])

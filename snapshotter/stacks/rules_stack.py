@@ -8,12 +8,12 @@ from snapshotter.stacks import rankset
 from snapshotter.stacks.activity import Activity
 from snapshotter.stacks.case import Case, RankView
 from snapshotter.stacks.finding import Finding, speaks_against, speaks_for
-from snapshotter.stacks.follow import follow
+from snapshotter.stacks.follow import child_of, follow
 from snapshotter.stacks.kernel import sleeps_for
 from snapshotter.stacks.knowledge import Kind
 from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.verdict import Cause, Evidence
-from snapshotter.stacks.wording import at, common, count, does, doing, named, waits_in
+from snapshotter.stacks.wording import at, common, count, does, doing, named, shown, waits_in
 
 # Own work that could as well be waiting for others in a way that the table does not know.
 VAGUE: frozenset[Kind] = frozenset({"user", "compute", "plumbing", "lock", "network", "sleep", "subprocess"})
@@ -150,7 +150,9 @@ def _cause(case: Case, ranks: RankSet) -> Cause:
 
 
 def _followed(case: Case, culprits: RankSet, evidence: list[Evidence]) -> str:
-    """DataLoader waits followed into the workers, as the headline says it; "" where there are none."""
+    """Waits for helpers followed into them, as the headline says it; "" where there are none."""
+    if culprits.bit_count() == 1 and (text := _child(case, culprits)):
+        return text
     views = [view for view in case.views(culprits) if view.now.kind == "dataloader"]
     if not views or len(views) < culprits.bit_count():
         return ""
@@ -176,6 +178,16 @@ def _followed(case: Case, culprits: RankSet, evidence: list[Evidence]) -> str:
     if len(views) == 1:
         return f"waits for its DataLoader {worker} (pid {followed.worker.pid}), which {at_work}"
     return f"wait for their DataLoader workers; that of rank {view.rank} {at_work}"
+
+
+def _child(case: Case, culprit: RankSet) -> str:
+    """`waits for its child process nvidia-smi (pid 77) in probe (health.py:20)`."""
+    for view in case.views(culprit):
+        child = child_of(view)
+        if child is not None:
+            name = f" {shown(child.name)}" if child.name else ""
+            return f"waits for its child process{name} (pid {child.pid}) in {at(view.now.frame)}"
+    return ""
 
 
 def all_alike(case: Case) -> Finding | None:

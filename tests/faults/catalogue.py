@@ -208,6 +208,13 @@ FAULTS: tuple[Fault, ...] = (
     _moving("slow-iterations", "moves", "none compute", "Iterations that take many seconds."),
     _moving("accumulation", "moves", "none compute", "Hundreds of micro-batches without a line."),
     _moving("download", "moves", "none data storage_io", "Rank 0 downloads, the others wait.", struck="0"),
+    _moving(
+        "child-download",
+        "moves",
+        "none application data storage_io",
+        "A program that rank 0 started copies data, the others wait.",
+        struck="0",
+    ),
     _moving("slow-workers", "moves", "data", "DataLoader workers that take their time."),
     _moving("pipeline", "moves", "none", "A pipeline that waits most of the time, and works."),
     _moving(

@@ -526,7 +526,34 @@ def test_scattered_culprits_are_no_group() -> None:
     assert verdict(job(waiting(*ranks))).group is None
 
 
-# --- threads and merging
+# --- threads, child processes and merging
+
+
+def child(pid: int, name: str, io: int = 0, **fields: Any) -> Process:
+    """A program in another language: counters, and no stacks."""
+    samples = [replace(one, outcome="not_python", threads=()) for one in twice("sleep", io=io)]
+    return Process(pid, "node-0", "other", 3, "not_python", name=name, samples=tuple(samples), **fields)
+
+
+def test_a_child_process_is_named_and_its_bytes_are_progress() -> None:
+    lib = "/usr/lib/python3.12"
+    run = (
+        Frame("wait", f"{lib}/subprocess.py", 1264),
+        Frame("run", f"{lib}/subprocess.py", 550),
+        Frame("probe", "/home/ml/health.py", 20),
+    )
+    waits = [replace(one, threads=(replace(one.threads[0], frames=run),)) for one in twice("sleep")]
+    tracker = sample((Frame("main", f"{lib}/multiprocessing/resource_tracker.py", 200),))
+    helpers = [
+        child(70, "nvidia-smi"),
+        Process(71, "node-0", "other", 3, "ok", name="python", samples=(tracker,)),
+    ]
+    found = verdict(job([*waiting(trainer(3, *waits)), *helpers]))
+    assert culprits(found) == (True, "local", "application", "3")
+    assert "Rank 3 (on node-0) waits for its child process nvidia-smi (pid 70) in probe" in found.headline
+
+    copies = verdict(job([*waiting(trainer(3, *waits)), child(70, "rclone", io=50 << 20)]))
+    assert culprits(copies) == (False, "none", "none", "")
 
 
 def test_main_thread_that_joins_is_followed_into_the_thread_that_works() -> None:
