@@ -19,7 +19,7 @@ TEST_PACKAGES := chromium:chromium mpirun:openmpi-bin node:nodejs npm:npm redis-
 BENCH_PACKAGES := mtail:mtail prometheus-node-exporter:prometheus-node-exporter \
 	prometheus-process-exporter:prometheus-process-exporter
 
-.PHONY: help demo run test lint fmt check bench soak clean test-nccl faults
+.PHONY: help demo run test lint fmt check bench soak outages clean test-nccl faults
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,6 +60,9 @@ bench: $(VENV)/.test .system-run .system-bench ## every benchmark, each beside a
 
 soak: $(VENV)/.test .system-run ## two hours of simulated jobs: no leak, no missed and no false alarm
 	$(BIN)/python benchmarks/soak.py $(SOAK_ARGS)
+
+outages: $(VENV)/.test .system-run .system-test ## take each part away during a hang; the table goes to docs/operations.md
+	$(BIN)/python benchmarks/outages.py --write
 
 clean: ## remove what make made
 	rm -rf $(VENV) .demo .run

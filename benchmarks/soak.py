@@ -14,7 +14,6 @@ Exit status 1 on a miss. Everything it starts ends with it.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import resource
@@ -22,20 +21,18 @@ import signal
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.soaking import judge
 from benchmarks.soaking.jobs import Jobs, Truth
 from benchmarks.soaking.judge import Sample, Seen
+from benchmarks.watched import WatchedChain
 from standalone import processes
-from standalone.chain import Chain, ChainError, Settings, get_json
+from standalone.chain import ChainError, Settings, get_json
 
 EXPORTER = {
     "limits": {"floor": "6s", "ceiling": "36s", "startup_grace": "36s", "pause_grace": "15s"},
@@ -46,59 +43,8 @@ PROGRAMS = ("exporter", "snapshotter", "prometheus", "alertmanager")
 JUDGED = ("exporter", "snapshotter")
 
 
-class SoakChain(Chain):
-    """The chain, with our pager and our jobs alone: this machine may run others."""
-
-    def __init__(self, settings: Settings, pager: str) -> None:
-        super().__init__(settings)
-        self._pager = pager
-
-    def pids(self) -> dict[str, int]:
-        return {name: child.pid for name, child in self._children.items()}
-
-    def _commands(self) -> dict[str, list[str]]:
-        commands = super()._commands()
-        return {name: ["setpriv", "--pdeathsig", "KILL", "--", *one] for name, one in commands.items()}
-
-    def _prometheus(self) -> dict[str, Any]:
-        config = super()._prometheus()
-        ours = {"source_labels": ["job_id"], "regex": "|soak-.+", "action": "keep"}
-        for one in config["scrape_configs"]:
-            one["metric_relabel_configs"] = [ours]
-        return config
-
-    def _alertmanager(self) -> dict[str, Any]:
-        config = super()._alertmanager()
-        for receiver in config["receivers"]:
-            if receiver["name"] == "pager":
-                receiver["webhook_configs"] = [{"url": self._pager, "send_resolved": False}]
-        return config
-
-
-def pager(seen: Seen) -> ThreadingHTTPServer:
-    """Stands for the pager: notes each alert that it is told of."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            for alert in body["alerts"]:
-                labels = alert["labels"]
-                key = (labels["alertname"], labels.get("job_id", ""), alert["startsAt"])
-                if alert["status"] == "firing":
-                    seen.pages.setdefault(key, time.time())
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
 class Soak:
-    def __init__(self, chain: SoakChain, jobs: Jobs, seen: Seen) -> None:
+    def __init__(self, chain: WatchedChain, jobs: Jobs, seen: Seen) -> None:
         self.chain, self.jobs, self.seen = chain, jobs, seen
         self.samples: dict[str, list[Sample]] = {name: [] for name in PROGRAMS}
         self.started = time.time()
@@ -160,7 +106,7 @@ class Soak:
         )
         print(
             f"{passed / 60:5.0f} min  jobs {len(self.jobs.truths)}  runs {sum(t.runs for t in self.jobs.truths)}  "
-            f"hangs {len(hangs)}  pages {sum(name == judge.PAGE for name, _, _ in self.seen.pages)}  "
+            f"hangs {len(hangs)}  pages {sum(name == judge.PAGE for name, _, _ in self.seen.pager.told)}  "
             f"captures {len(self.seen.captures)}  {state}  CPU {self.cpu() / max(passed, 1):.0%}",
             flush=True,
         )
@@ -256,9 +202,9 @@ def main() -> int:
     seen = Seen()
     with tempfile.TemporaryDirectory(prefix="hangscope-soak-") as name:
         folder = Path(name)
-        server = pager(seen)
+        seen.pager.start()
         settings = Settings(folder / "chain", "1s", EXPORTER, ports=(0, 0, 0, 0))
-        chain = SoakChain(settings, f"http://127.0.0.1:{server.server_port}/")
+        chain = WatchedChain(settings, seen.pager, "soak-")
         jobs = Jobs(folder / "jobs", random.Random(options.seed), options.jobs, seen.complete)
         try:
             chain.start()
@@ -273,7 +219,7 @@ def main() -> int:
         finally:
             jobs.end()
             chain.stop()
-            server.shutdown()
+            seen.pager.stop()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.soaking.jobs import Truth
 from benchmarks.soaking.plan import RANKS
+from benchmarks.watched import Pager
 
 PAGE = "TrainingHang"
 RSS_BOUND = 0.05  # of the median, over the window
@@ -21,14 +22,14 @@ LONG_ENOUGH = 30 * 60.0  # seconds: before that, memory is still being filled fo
 class Seen:
     """What the chain said. Times are Unix seconds."""
 
-    pages: dict[tuple[str, str, str], float] = field(default_factory=dict)  # (alert, job, startsAt): told at
+    pager: Pager = field(default_factory=Pager)
     firing: dict[tuple[str, str], float] = field(
         default_factory=dict
     )  # (alert, job): first seen in Prometheus
     captures: dict[str, dict[str, Any]] = field(default_factory=dict)  # as the API shows them, by id
 
     def paged(self, job_id: str, alert: str = PAGE) -> list[float]:
-        return sorted(at for (name, job, _), at in self.pages.items() if (name, job) == (alert, job_id))
+        return self.pager.times(alert, job_id)
 
     def captured(self, job_id: str) -> list[dict[str, Any]]:
         return [
