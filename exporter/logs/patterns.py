@@ -14,7 +14,7 @@ from exporter.logs.evidence import has_metrics, is_evaluation_report, shows_eval
 from exporter.logs.languages import in_english
 from exporter.logs.numbers import NUMBER, count
 from exporter.logs.reading import NO_METRICS, Form, Reading, shape
-from exporter.logs.words import Counter, Topic, counter, is_alarm, is_mention, topic, words
+from exporter.logs.words import AMOUNTS, Counter, Topic, counter, is_alarm, is_mention, topic, words
 from exporter.logs.wrappers import Record
 
 _LOOKED_AT = 2000  # characters in which a counter may stand
@@ -52,6 +52,7 @@ _ONLY_BRACKETS = re.compile(r"\s*(?:\[[^\[\]]*\]\s*)+:?\s*\Z")
 # DeepSpeed prints this when its engine is made (deepspeed/runtime/engine.py, _report_progress), before any step.
 _DEEPSPEED_MADE = re.compile(r", skipped=0, lr=")
 _DOING = re.compile(r"[\s\])}>:,.-]*([A-Za-z]+ing)\b(?!\s*[:=]\s*[-\d])")
+_LOSS = re.compile(r"(?i)\bloss\s*[:=]?\s*-?\d")
 _METRIC_AT = re.compile(r"(?i)\b(?:loss|perplexity|ppl|error|cost|reward)\b[^\d|,;=]*\bat\s+(?:global\s+)?\Z")
 _VALUE_BEHIND = re.compile(r"\s*[:=]\s*[-+]?(?:\d+\.\d|nan|inf)")
 _MILLISECONDS = re.compile(r"time \(ms\)", re.IGNORECASE)
@@ -111,7 +112,10 @@ def _keyed(record: Record, text: str, whole: str) -> Reading | None:
         if kind is Counter.EPOCH:
             epoch = epoch or reading
         elif kind is Counter.OTHER:
-            other = other or (reading if reading.topic is None else None)
+            amount = name.lower() in AMOUNTS and not (
+                has_metrics(whole[:start]) or has_metrics(whole[match.end() :])
+            )
+            other = other or (reading if reading.topic is None and not amount else None)
         elif reading.topic is not None:
             near = near or reading
         elif kind is Counter.MICRO:
@@ -160,7 +164,8 @@ def _judge(
     def not_training(about: Topic, why: str) -> Reading:
         return Reading(form, key, number, total, epoch, about, why=why)
 
-    about = topic(without_metrics(head))
+    # Data is prepared without a loss: `processed minibatch #3 of 900 (loss=0.19)` trains.
+    about = topic(without_metrics(head), apart_from=Topic.DATA if _LOSS.search(tail) else None)
     if about is not None:
         return not_training(about, f"the text before the number is about {about}")
     metrics = has_metrics(head) or has_metrics(tail)

@@ -86,6 +86,8 @@ _PLAIN = {
     ),
     *("outer", "policy", "epoch", "mini", "the", "sgd", "main"),
 }
+AMOUNTS = ("samples", "tokens", "examples", "sequences")
+"""What data is counted in: progress only where metrics stand beside it."""
 _OTHER = {
     *(
         "episode",
@@ -99,7 +101,7 @@ _OTHER = {
         "timestep",
         "timesteps",
     ),
-    *("samples", "tokens", "examples", "sequences"),
+    *AMOUNTS,
     *("frame", "frames", "tick", "kimg", "games", "rollout", "nupdates"),
 }
 _ACTS = {"env", "environment", "actor", "agent", "sim"}
@@ -161,7 +163,7 @@ _TOPICS = (
         r"|flatten\w*|casting|comput(?:ed|ing)|verif\w+|calibrat\w+|quanti[sz]\w+|pruning|sampling|rollouts?|\w*experience"
         r"|proc|copying|deleting|install\w*|pull(?:ing|ed)|import\w*|export\w*|prompts?|requests?|files?|images?|class"
         r"|decod(?:ed?|ing)|analy[sz]\w+|hashing|splitting|estimating|clustering|featuri[sz]ing|initiali[sz]ing|setting"
-        r"|receiv\w+|counting|layers?|rendering|simulat\w+|searching|crawling|cleaning|dedup\w*|embedding|datasets?",
+        r"|receiv\w+|counting|layers?|rendering|simulat\w+|searching|crawling|cleaning|dedup\w*|embedding|datasets?|finding",
     ),
 )
 _TOPIC_OF_WORD = tuple((topic, re.compile(pattern)) for topic, pattern in _TOPICS)
@@ -172,11 +174,11 @@ def _topic_of(word: str) -> Topic | None:
     return next((topic for topic, pattern in _TOPIC_OF_WORD if pattern.fullmatch(word)), None)
 
 
-def topic(text: str) -> Topic | None:
+def topic(text: str, *, apart_from: Topic | None = None) -> Topic | None:
     """What a piece of text is about, by its first telling word; None where it may well be training."""
     for word in words(text):
         found = _topic_of(word)
-        if found is not None:
+        if found is not None and found is not apart_from:
             return found
     return None
 
