@@ -168,7 +168,9 @@ class CandidateReader:
             if not isinstance(stat, Unreadable):
                 self._inspect(stat, known.inode, now)
             return True
-        updated = replace(self._inspector.closer(one), settled=self._age(one.id.start_ticks, now) >= _SETTLED)
+        updated = replace(
+            self._inspector.closer(one, known.ppid), settled=self._age(one.id.start_ticks, now) >= _SETTLED
+        )
         known.candidate = updated
         return updated != one
 

@@ -87,12 +87,13 @@ class Inspector:
             pod=jobs.pod(environ, where),
             namespace=jobs.namespace(environ) if jobs.in_kubernetes(environ, where) else None,
         )
-        return Reading(self.closer(candidate), facts, miss, denied)
+        return Reading(self.closer(candidate, stat.ppid), facts, miss, denied)
 
-    def closer(self, one: Candidate) -> Candidate:
+    def closer(self, one: Candidate, parent: int) -> Candidate:
         """What costs more: which threads torch started in it, what it set itself, what it writes."""
         if not one.python or one.launcher or one.name == "pt_data_worker":
             return one
+        one = replace(one, borrowed=self._procfs.shares_memory(one.id.pid, parent))
         if not roles.has_process_group(one.threads):
             one = replace(one, threads=one.threads | self._torch_threads(one.id.pid))
         ray = roles.is_ray_worker(one.command_line)

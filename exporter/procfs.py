@@ -279,6 +279,20 @@ class ProcFS:
             return stack is Unreadable.DENIED
         return wchan in _FAULT_FUNCTIONS or "fault" in wchan
 
+    def shares_memory(self, pid: int, other: int) -> bool:
+        """Whether two processes run in the same memory, as a child does between vfork and exec.
+
+        By the sizes of /proc/PID/statm: a forked child does not have the pages of its parent's files, so that it
+        is never as large. While one of them allocates, two readings differ: hence several.
+        """
+        for _ in range(3):
+            sizes = [self._file(f"{self._root}/{one}/statm", _line, one) for one in (pid, other)]
+            if isinstance(sizes[0], Unreadable) or isinstance(sizes[1], Unreadable):
+                return False
+            if sizes[0] == sizes[1]:
+                return True
+        return False
+
     def pressure(self, resource: str) -> dict[str, Pressure] | Unreadable:
         """The node's pressure stall information of `io`, `memory` or `cpu`."""
         return self._file(f"{self._root}/pressure/{resource}", procparse.pressure, None)

@@ -36,6 +36,7 @@ class Candidate:
     writes_checkpoint: bool = False
     asked: bool = False  # its environment was read anew once it was in a process group
     settled: bool = True  # old enough to have named itself
+    borrowed: bool = False  # runs in its parent's memory, as between vfork and exec
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,7 @@ class RankTree:
                     process_group=in_group(one),
                     writes_checkpoint=one.writes_checkpoint,
                     named_workers=named and one.settled,
+                    lasting=one.settled and not one.borrowed,
                 )
                 worker = workers if role == "dataloader" else None
                 workers += role == "dataloader"

@@ -158,11 +158,13 @@ def helper_role(
     process_group: bool,
     writes_checkpoint: bool,
     named_workers: bool,
+    lasting: bool,
 ) -> Role:
     """The role of a process below a trainer whose command line is `owner_argv`.
 
     `process_group`: it has threads of a process group, as the writer of torch's asynchronous checkpoints has,
     and a DataLoader worker has not. `named_workers`: it would be named if it were one, as a sibling is.
+    `lasting`: it is no child that is about to exec, whose command line is still that of its parent.
     """
     if comm == "pt_data_worker":
         return "dataloader"
@@ -170,7 +172,7 @@ def helper_role(
         return "other"
     if process_group or writes_checkpoint:
         return "checkpoint"
-    forked = tuple(argv) == tuple(owner_argv)
+    forked = lasting and tuple(argv) == tuple(owner_argv)
     return "dataloader" if (forked or is_multiprocessing_child(argv)) and not named_workers else "other"
 
 

@@ -179,6 +179,34 @@ def test_real_disk_sleep_is_seen(tmp_path: Path) -> None:
         fifo.write_bytes(b"")
 
 
+def test_child_between_vfork_and_exec_is_no_worker(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with watched_rank(tmp_path, "fifo", str(fifo)) as rank:
+        wait_for(lambda: len(descendants(rank.pid)) == 1, tmp_path / "log")
+        (child,) = descendants(rank.pid)
+        assert ProcFS().shares_memory(child, rank.pid)
+        hours_later = RankFinder(ProcFS(), node="here", now=lambda: time.time() + 7200)
+        roles = {one.id.pid: one.role for one in hours_later.scan().processes}
+        assert (roles[rank.pid], roles[child]) == ("trainer", "other")
+        fifo.write_bytes(b"")
+
+
+def test_forked_child_has_memory_of_its_own() -> None:
+    waiting, done = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(done)
+        os.read(waiting, 1)
+        os._exit(0)
+    try:
+        assert not ProcFS().shares_memory(child, os.getpid())
+    finally:
+        os.close(done)
+        os.waitpid(child, 0)
+        os.close(waiting)
+
+
 def test_busy_reader_on_tmpfs_is_not_in_disk_sleep(tmp_path: Path) -> None:
     data = Path("/dev/shm") / f"hangscope-{uuid.uuid4()}"
     data.write_bytes(b"x" * (8 << 20))

@@ -132,6 +132,26 @@ def test_orphaned_worker_stays_with_its_rank_and_is_no_trainer(node: Node) -> No
     assert scan.jobs[0].running == 0
 
 
+def test_forked_child_is_a_worker_only_once_it_lasts(node: Node) -> None:
+    """Between fork and exec a child has its parent's name and command line, whatever it will be."""
+    node.agent()
+    node.rank(200, 0)
+    node.rank(210, 0, ppid=200, start=360_000 - 500)  # five seconds ago
+    assert roles(node.scan())[210] == "other"
+    assert roles(node.scan(later=20))[210] == "dataloader"
+
+
+def test_child_in_its_parents_memory_is_no_worker(node: Node) -> None:
+    node.agent()
+    node.rank(200, 0)
+    node.rank(210, 0, ppid=200)
+    for pid, pages in ((200, "5000 900"), (210, "5000 900")):
+        node.tree.file(f"{pid}/statm", f"{pages} 300 1 0 600 0\n")
+    assert roles(node.scan())[210] == "other"
+    node.tree.file("210/statm", "5000 700 300 1 0 600 0\n")
+    assert roles(node.scan(later=400))[210] == "dataloader"
+
+
 def test_orphaned_worker_seen_first_is_known_by_its_name(node: Node) -> None:
     node.agent()
     node.rank(210, 1, ppid=1, comm="pt_data_worker")
