@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from exporter.logs.evidence import has_metrics, shows_evaluation
+from exporter.logs.evidence import has_metrics, is_metric, shows_evaluation
 from exporter.logs.numbers import count
 from exporter.logs.reading import Form, Reading, shape
 from exporter.logs.words import is_alarm, topic, words
@@ -16,7 +16,7 @@ from exporter.logs.wrappers import Record
 _NO_NAME = "a number without a name"
 _TUPLE = re.compile(r"\A[\s\]:>|-]*\[\s*(?P<e>\d+)\s*,\s*(?P<n>\d+)\s*\]")  # [epoch, batch] loss: …
 _BARE = re.compile(
-    r"\A[\s\]:>|-]*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|\s-\s|\s{2,}|\t|\s(?=(?:train|loss)\b)))"
+    r"\A[\s\]:>|-]*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|#?(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|\s-\s|\s{2,}|\t|\s(?=(?:train|loss)\b)))"
 )
 # `Progress: 10/200 (5.0%) loss: 2.1`: the percentage is the pair's.
 _SHARE = re.compile(
@@ -42,6 +42,8 @@ _LETTERS = re.compile(
 )
 _EPOCH_LETTERS = ("e", "ep")
 _COUNTING = (*_EPOCH_LETTERS, "b", "i", "k", "n", "s", "t")
+_FOLLOWING = re.compile(r"\s+([A-Za-z]{4,})")
+_TRANSFER = re.compile(r"\d\s?[KMGTkmgt]?i?B/s")
 _FRACTION = re.compile(r"\d\.\d|\de[-+]?\d|nan\b|inf\b")
 
 
@@ -58,6 +60,8 @@ def read(record: Record, epoch: float | None) -> Reading | None:
             return Reading(Form.BARE, f"{Form.BARE}:{record.source}:label", record.label, strong=False)
         return _counted(record) or _lettered(record)
     tail = text[match.end() :]
+    if _TRANSFER.search(tail):
+        return None
     first = next(words(tail), "")
     if not has_metrics(tail[:80]) or (topic(tail[:24]) is not None and topic(first) is not None):
         return _reported(record, match, tail, first)
@@ -116,6 +120,9 @@ def _lettered(record: Record) -> Reading | None:
     match = _LETTERS.match(text)
     if match is None or is_alarm(text) or _FRACTION.search(text, match.end()) is None:
         return None
+    following = _FOLLOWING.match(text, match.end())
+    if following is not None and not is_metric(following[1]):
+        return None  # `k=3 neighbors: accuracy 0.9`
     name, number, total, epoch = match["a"].lower(), match["n"], match["of"], None
     if name not in _COUNTING:
         return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from exporter.logs.evidence import is_evaluated, is_metric
 from exporter.logs.numbers import count
 from exporter.logs.reading import Form, Reading
-from exporter.logs.words import Counter, Topic, counter, topic
+from exporter.logs.words import AMOUNTS, Counter, Topic, counter, topic
 from exporter.logs.wrappers import Record
 
 _LONGEST = 2000  # characters of a header or row
@@ -27,6 +27,7 @@ _VALUE = re.compile(
     r"|[-+]?inf(?:inity)?|nan|none|null|n/?a|-+|\d{4}-\d\d-\d\d[t ]?[\d:.,]*z?|)\Z"
 )
 _COMMENT = re.compile(r"\A\s*(?:#|//|%)\s*(?=[A-Za-z])")
+_STATISTICS = {"avg", "mean", "std", "min", "max", "best"}
 _NAMELESS = {"#": Counter.CURRENT, "e": Counter.EPOCH}  # spaCy's
 
 
@@ -50,6 +51,7 @@ class Tables:
     def __init__(self) -> None:
         self._headers: tuple[_Header, ...] = ()  # one record, as it can be cut
         self._counts_nothing = False  # the newest header names no counter
+        self._nameless = 0  # columns of the newest one that names neither counter nor metrics
         self.begins = False  # the newest record was a header
 
     def read(self, record: Record) -> Reading | None:
@@ -70,7 +72,10 @@ class Tables:
             self._counts_nothing = True
         if self._headers or self._counts_nothing:
             return None
-        return _without_header(record)
+        names = _BLANKS.split(text.strip())
+        if len(names) > 1 and not any(map(_VALUE.match, names)):
+            self._nameless = len(names)
+        return _without_header(record, self._nameless)
 
 
 def _cells(text: str, cut: re.Pattern[str] | str | None) -> list[str]:
@@ -108,15 +113,18 @@ def _columns(cells: list[str], cut: re.Pattern[str] | str | None, indent: bool) 
         return None
     if any(cell and _VALUE.match(cell) and cell not in ("#", "e") for cell in cells):
         return None
-    number, epoch = None, None
+    number, epoch, other = None, None, None
     for index, cell in enumerate(cells):
         kind = _kind(cell)
         if kind is Counter.EPOCH and epoch is None:
             epoch = index
         elif kind is Counter.CURRENT and number is None:
             number = index
+        elif kind is Counter.OTHER and other is None:
+            other = index
+    number = other if number is None and epoch is None else number
     others = [index for index in range(len(cells)) if index not in (number, epoch)]
-    metrics = [index for index in others if is_metric(cells[index])]
+    metrics = [index for index in others if is_metric(cells[index]) or cells[index].lower() in _STATISTICS]
     if (number is None and epoch is None) or len(metrics) < (1 if cut is not None else 2):
         return None
     evaluated = tuple(index for index in metrics if is_evaluated(cells[index]))
@@ -134,7 +142,7 @@ def _kind(cell: str) -> Counter | None:
     if not re.fullmatch(r"[A-Za-z][\w ./-]*", name) or topic(name) is not None:
         return None
     kind = counter(name.rsplit("/", 1)[-1])
-    return kind if kind in (Counter.CURRENT, Counter.EPOCH) else None
+    return kind if kind in (Counter.CURRENT, Counter.EPOCH, Counter.OTHER) and name not in AMOUNTS else None
 
 
 def _row(header: _Header, record: Record) -> Reading | None:
@@ -191,12 +199,19 @@ def _count(cells: list[str], index: int | None, shift: int) -> tuple[int | None,
     return count(match["n"]), count(match["total"]) if match["total"] else None
 
 
-def _without_header(record: Record) -> Reading | None:
-    """A row of numbers that begins with a whole one and has fractions behind it, of a table without a header."""
+def _without_header(record: Record, columns: int) -> Reading | None:
+    """A row of numbers that begins with a whole one and has fractions behind it, of a table without a header.
+
+    `columns`: the newest header has so many and names no counter.
+    """
     text = record.text
     cut = next((one for one in ("\t", ",", ";") if one in text), None)
     cells = _cells(text, cut)
-    if not 2 <= len(cells) <= _MOST_COLUMNS or not cells[0].isdecimal():
+    if (
+        len(cells) in (columns, columns + 1)
+        or not 2 <= len(cells) <= _MOST_COLUMNS
+        or not cells[0].isdecimal()
+    ):
         return None
     if not all(cell and _VALUE.match(cell) for cell in cells) or not any("." in cell for cell in cells[1:]):
         return None
