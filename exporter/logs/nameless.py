@@ -16,7 +16,7 @@ from exporter.logs.wrappers import Record
 _NO_NAME = "a number without a name"
 _TUPLE = re.compile(r"\A[\s\]:>|-]*\[\s*(?P<e>\d+)\s*,\s*(?P<n>\d+)\s*\]")  # [epoch, batch] loss: …
 _BARE = re.compile(
-    r"\A[\s\]:>|-]*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|#?(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|\s-\s|\s{2,}|\t|\s(?=(?:train|loss)\b)))"
+    r"\A[\s\]:>|-]*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|#?(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|[-=]+>|\s-\s|\s{2,}|\t|\s(?=(?:train|loss)\b)))"
 )
 # `Progress: 10/200 (5.0%) loss: 2.1`: the percentage is the pair's.
 _SHARE = re.compile(
@@ -36,7 +36,7 @@ _LETTER = (
 _LETTERS = re.compile(
     r"\A[\s\]:>|\[(-]*"
     + _LETTER.format("a", "n", "of")
-    + r"(?:[\s\]|,:;)\[(-]*"
+    + r"(?:[\s\]|,:;)/\[(-]*"
     + _LETTER.format("b", "m", "to")
     + ")?"
 )
