@@ -47,6 +47,7 @@ class CaptureConfig(Section, frozen=True):
     node_timeout: Duration = Duration(60)  # for everything a node does
     # C frames of outliers and of one process of each class; stops each of them, for up to some seconds
     native_frames: bool = False
+    native_when_unclear: bool = True  # the same, only where Python frames do not tell what a hang is
     ask_nccl: bool = True  # NCCL's RAS service, where its version and the job's age allow
     ask_unsafe_nccl_versions: bool = False
 

@@ -19,7 +19,7 @@ from snapshotter.analysis import Analyser, analyser
 from snapshotter.bundle import schema, writer
 from snapshotter.bundle.schema import CaptureRequest
 from snapshotter.capture.inventory import parse_agent
-from snapshotter.capture.job import JobCapturer
+from snapshotter.capture.job import JobCapturer, with_native_frames
 from snapshotter.capture.local import LocalNode, local_node
 from snapshotter.capture.node import Progress
 from snapshotter.capture.wire import Order
@@ -171,7 +171,10 @@ def _capture(
         native_frames=request.native_frames or capture.native_frames,
         ask_nccl=capture.ask_nccl,
     )
-    return (local.capture(order, tell, pids=request.pids),)
+    answer = local.capture(order, tell, pids=request.pids)
+    if capture.native_when_unclear and not order.native_frames:
+        answer = with_native_frames(local, order, answer, request.pids)
+    return (answer,)
 
 
 def _local(node: str, procfs: ProcFS, settings: Config, now: Callable[[], float]) -> LocalNode:

@@ -90,23 +90,24 @@ class _Shared:
     def __init__(self, capture: Callable[[Order], NodeAnswer]) -> None:
         self._capture = capture
         self._lock = threading.Condition()
-        self._running: dict[str, list[NodeAnswer | None]] = {}
+        self._running: dict[tuple[str, tuple[int, ...]], list[NodeAnswer | None]] = {}
 
     def take(self, order: Order) -> NodeAnswer | None:
         """The answer; None where too many captures are under way."""
+        what = (order.job_id, order.native_pids)
         with self._lock:
-            place = self._running.get(order.job_id)
+            place = self._running.get(what)
             if place is not None:
-                self._lock.wait_for(lambda: self._running.get(order.job_id) is not place, order.deadline)
+                self._lock.wait_for(lambda: self._running.get(what) is not place, order.deadline)
                 return place[0]
             if len(self._running) >= _AT_ONCE:
                 return None
-            place = self._running[order.job_id] = [None]
+            place = self._running[what] = [None]
         try:
             place[0] = self._capture(order)
         finally:
             with self._lock:
-                del self._running[order.job_id]
+                del self._running[what]
                 self._lock.notify_all()
         return place[0]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from snapshotter.capture import native
 from snapshotter.capture.fanout import AgentClient, Tls, capture_job
 from snapshotter.capture.inventory import Agent, Inventory, find_agents, parse_agent
 from snapshotter.capture.local import LocalNode
@@ -22,6 +23,7 @@ from snapshotter.stacks.model import NodeAnswer
 log = logging.getLogger(__name__)
 
 _ANSWER_MARGIN = 15.0  # seconds that an agent's answer may take beyond its capture
+_NATIVE_TIME = 30.0  # seconds for C frames, where they are needed
 _PATIENCE = 20.0  # seconds for an agent that is being restarted
 
 
@@ -64,8 +66,12 @@ class JobCapturer:
             native_frames=native_frames or config.capture.native_frames,
             ask_nccl=config.capture.ask_nccl,
         )
+        end = time.monotonic() + config.agents.total_timeout
+        unclear = config.capture.native_when_unclear and not order.native_frames
         if not found.agents:
-            return (self.local().capture(order, progress),)
+            local = self.local()
+            answer = local.capture(order, progress)
+            return (with_native_frames(local, order, answer) if unclear else answer,)
         client = _client(config.agents, self.read_token)
         reader = AnswerReader()
         to_ask = _asks_nccl(found.agents)
@@ -74,7 +80,7 @@ class JobCapturer:
         def ask(agent: Agent, deadline: float) -> NodeAnswer:
             return client.ask(agent, order if agent in to_ask else quiet, reader, deadline=deadline)
 
-        return capture_job(
+        answers = capture_job(
             found.agents,
             ask,
             job_id=job_id,
@@ -84,6 +90,13 @@ class JobCapturer:
             progress=progress,
             now=self.now,
         )
+        if not unclear:
+            return answers
+
+        def ask_native(agent: Agent, order: Order, deadline: float) -> NodeAnswer:
+            return client.ask(agent, order, reader, deadline=deadline)
+
+        return _with_native_frames(found.agents, answers, order, ask_native, end)
 
     def inventory(self, job_id: str) -> Inventory:
         """The agents of a job's nodes. Raises ConfigError for a token that cannot be read."""
@@ -100,6 +113,61 @@ class JobCapturer:
             port=config.agents.port,
             address_label=config.agents.address_label,
         )
+
+
+def with_native_frames(
+    local: LocalNode, order: Order, answer: NodeAnswer, pids: Sequence[int] = ()
+) -> NodeAnswer:
+    """This node's answer with C frames where Python's do not tell what a hang is."""
+    wanted = native.wanted(order.job_id, (answer,))
+    if not wanted:
+        return answer
+    again = _native_order(order, tuple(one.pid for one in wanted), _NATIVE_TIME)
+    return native.merged(answer, local.capture(again, pids=pids))
+
+
+def _with_native_frames(
+    agents: Sequence[Agent],
+    answers: tuple[NodeAnswer, ...],
+    order: Order,
+    ask: Callable[[Agent, Order, float], NodeAnswer],
+    end: float,
+) -> tuple[NodeAnswer, ...]:
+    """The same for all nodes, of outliers and one representative of each class, until `end` at most."""
+    left = min(_NATIVE_TIME + _ANSWER_MARGIN, end - time.monotonic())
+    if left < _ANSWER_MARGIN:
+        return answers
+    pids: dict[str, list[int]] = {}
+    for one in native.wanted(order.job_id, answers):
+        pids.setdefault(one.node, []).append(one.pid)
+    places = {
+        answer.node: agent for agent, answer in zip(agents, answers, strict=True) if answer.node in pids
+    }
+    orders = {
+        places[node]: _native_order(order, tuple(its), left - _ANSWER_MARGIN / 2)
+        for node, its in pids.items()
+    }
+    extra = capture_job(
+        tuple(orders),
+        lambda agent, deadline: ask(agent, orders[agent], deadline),
+        job_id=order.job_id,
+        node_deadline=left,
+        total_deadline=left,
+    )
+    for failed in (one for one in extra if one.outcome != "ok"):
+        log.warning("no native frames of %s: %s", failed.node, failed.error)
+    later = {one.node: one for one in extra if one.outcome == "ok"}
+    return tuple(native.merged(one, later[one.node]) if one.node in later else one for one in answers)
+
+
+def _native_order(order: Order, pids: tuple[int, ...], deadline: float) -> Order:
+    return msgspec.structs.replace(
+        order,
+        native_pids=pids,
+        ask_nccl=False,
+        deadline=max(1.0, min(deadline, order.deadline)),
+        reason=f"native frames, as Python's do not tell: {order.reason}",
+    )
 
 
 def _asks_nccl(agents: Sequence[Agent]) -> frozenset[Agent]:

@@ -11,7 +11,7 @@ from exporter.ranks import RankFinder, Scan
 from snapshotter.capture import rasfacts
 from snapshotter.capture.agent import Memory
 from snapshotter.capture.facts import reader
-from snapshotter.capture.node import Progress, capture_node
+from snapshotter.capture.node import Progress, capture_native, capture_node
 from snapshotter.capture.pyspy import PySpy
 from snapshotter.capture.rasfacts import RasFacts
 from snapshotter.capture.wire import Order
@@ -45,6 +45,17 @@ class LocalNode:
     ) -> NodeAnswer:
         """Never raises for what it finds. `pids`: the trees below these, instead of a job."""
         settings = self.settings()
+        if order.native_pids:
+            return capture_native(
+                self.find,
+                self.procfs,
+                self.pyspy,
+                node=self.node,
+                job_id=order.job_id or None,
+                wanted=order.native_pids,
+                pids=pids,
+                deadline=min(order.deadline, settings.node_timeout),
+            )
         return capture_node(
             self.find,
             self.procfs,

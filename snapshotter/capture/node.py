@@ -45,7 +45,6 @@ class _Side:
 
     environment: dict[int, dict[str, str]] = field(default_factory=dict)
     open_files: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    native: dict[int, Dump] = field(default_factory=dict)
 
 
 def capture_node(
@@ -119,8 +118,8 @@ def capture_node(
             sleep(max(0.0, rest))
     processes = tuple(_process(target, node, its, side) for target, its in zip(chosen, taken, strict=True))
     if native_frames:
-        _read_native(pyspy, processes, side, end)
-        processes = tuple(_with_native(one, side.native.get(one.pid)) for one in processes)
+        dumps = _read_native(pyspy, native.chosen(processes), end)
+        processes = tuple(_with_native(one, dumps.get(one.pid)) for one in processes)
     ras = _ras(nccl, end)
     return NodeAnswer(
         node=node,
@@ -177,24 +176,72 @@ def _describe(
     run_all(describe, first, at_once=4, limit=_SIDE_LIMIT, total=2 * _SIDE_LIMIT)
 
 
-def _read_native(pyspy: PySpy, processes: Sequence[Process], side: _Side, end: float) -> None:
+def _read_native(pyspy: PySpy, processes: Sequence[Process], end: float) -> dict[int, Dump]:
+    """The C frames by pid. A process that is in state D or stopped by now is left alone."""
+    dumps: dict[int, Dump] = {}
+
     def read(process: Process) -> None:
         left = min(_NATIVE_LIMIT, end - time.monotonic())
-        dump = pyspy.dump(process.pid, process.start_ticks, native=True, timeout=left)
-        side.native[process.pid] = dump
+        dumps[process.pid] = pyspy.dump(process.pid, process.start_ticks, native=True, timeout=left)
 
     total = max(0.0, end - time.monotonic())
-    run_all(read, native.chosen(processes), at_once=2, limit=_NATIVE_LIMIT, total=total)
+    run_all(read, processes, at_once=2, limit=_NATIVE_LIMIT, total=total)
+    return dict(dumps)
 
 
 def _with_native(process: Process, dump: Dump | None) -> Process:
-    """With the C frames; that it was stopped for them counts as a pause of its last sample."""
     if dump is None:
         return process
-    last = process.samples[-1]
-    pause = max(last.pause_seconds or 0.0, dump.pause_seconds or 0.0) or None
-    samples = (*process.samples[:-1], replace(last, pause_seconds=pause))
-    return replace(process, samples=samples, native_threads=dump.threads)
+    return native.with_native(process, dump.threads, dump.pause_seconds)
+
+
+def capture_native(
+    find: Callable[[], Scan],
+    procfs: ProcFS,
+    pyspy: PySpy,
+    *,
+    node: str,
+    job_id: str | None,
+    wanted: Iterable[int],
+    pids: Sequence[int] = (),
+    deadline: float = 30.0,
+    now: Callable[[], float] = time.time,
+) -> NodeAnswer:
+    """The C frames of the processes `wanted` of a job (of the trees below `pids`), within `deadline` seconds.
+
+    One sample each, without Python stacks: outcome, pause, state. A pid that is not the job's is left out.
+    Never raises for what it finds.
+    """
+    started = now()
+    end = time.monotonic() + deadline
+
+    def choose() -> list[TrainingProcess]:
+        scan, only = find(), frozenset(wanted)
+        found = targets.of_pids(scan, pids, procfs) if pids else targets.of_job(scan, job_id, procfs)
+        return [target for target in found if target.id.pid in only]
+
+    try:
+        found = call_within(choose, min(_FIND_LIMIT, deadline))
+    except (targets.NoSuchTarget, OSError) as problem:
+        return NodeAnswer(node, "error", started, now(), job_id or "", str(problem))
+    if found is None:
+        error = f"looking for the training processes of {node} took too long"
+        return NodeAnswer(node, "timeout", started, now(), job_id or "", error)
+    bare = [_process(target, node, (Sample(now(), "ok"),), _Side()) for target in found]
+    dumps = _read_native(pyspy, bare, end)
+    late = Dump("timeout", error="no time was left for its C frames")
+    processes = tuple(
+        replace(
+            one,
+            outcome=dump.outcome,
+            error=dump.error,
+            samples=(Sample(now(), dump.outcome, dump.error, pause_seconds=dump.pause_seconds),),
+            native_threads=dump.threads,
+        )
+        for one in bare
+        for dump in (dumps.get(one.pid, late),)
+    )
+    return NodeAnswer(node, "ok", started, now(), job_id or "", processes=processes)
 
 
 def _ras(pending: Pending[RasFacts] | None, end: float) -> RasFacts | None:

@@ -36,6 +36,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     interval: float = 5.0  # seconds
     deadline: float = 60.0  # seconds
     native_frames: bool = False
+    native_pids: tuple[int, ...] = ()  # the C frames of these, and nothing else
     ask_nccl: bool = True
 
 
@@ -48,6 +49,7 @@ def decode_order(data: bytes) -> Order:
     bounds = (
         (0 <= order.interval <= 60, "interval must be 0 to 60 seconds"),
         (1 <= order.deadline <= 600, "deadline must be 1 to 600 seconds"),
+        (len(order.native_pids) <= 64, "native_pids has more than 64 processes"),
         (len(order.job_id) <= 1024, "job_id is longer than 1024 characters"),
     )
     for good, problem in bounds:

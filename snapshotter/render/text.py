@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from snapshotter.render.words import seen
 from snapshotter.stacks import rankset
+from snapshotter.stacks.model import Frame
 from snapshotter.stacks.report import Report
 from snapshotter.stacks.tree import code_path
 
@@ -38,5 +39,18 @@ def render(report: Report) -> str:
     lines += ["", f"Classes, rarest first ({len(report.equivalence_classes)})"]
     for found in report.equivalence_classes[:MAX_CLASSES]:
         lines.append(f"  {found.role} {found.thread}: {found.count} of ranks {rankset.fold(found.ranks)}")
-        lines += [f"      {frame.name or 'unknown'} ({code_path(frame)})" for frame in found.stack]
+        lines += [f"      {_frame(frame)}" for frame in found.stack]
+    native = [process for process in report.process_infos if process.native_stack]
+    if native:
+        lines += ["", f"With native frames ({len(native)})"]
+    for process in native[:MAX_CLASSES]:
+        lines.append(f"  {process.source} (pid {process.pid})")
+        lines += [f"      {_frame(frame)}" for frame in process.native_stack]
+        lines += [f"      {name} (kernel)" for name in process.kernel_stack]
     return "\n".join(seen(line) for line in lines) + "\n"
+
+
+def _frame(frame: Frame) -> str:
+    """A function and where it is; of a C function py-spy knows the library and no line."""
+    place = code_path(frame) if frame.line else frame.filename or code_path(frame)
+    return f"{frame.name or 'unknown'} ({place})"

@@ -42,6 +42,7 @@ class ProcessFacts:
     kernel_stack: tuple[str, ...] = ()
     stack: Stack = ()  # of the main thread
     later_stack: Stack | None = None  # of the main thread in the second sample
+    native_stack: Stack = ()  # of the main thread with its C frames, where they were read
     active: bool = False  # py-spy's word for the main thread
     last_outcome: Outcome = "ok"  # of the last sample
     threads: int = 0
@@ -190,6 +191,9 @@ class Digester:
         )
         number = len(self.digest.processes)
         self.digest.processes.append(facts)
+        if process.native_threads:
+            native_main = main_thread(process.native_threads, process.pid)
+            facts.native_stack = () if native_main is None else native_main.frames
         if sample is None:
             return
         facts.state, facts.wchan, facts.kernel_stack = sample.state, sample.wchan, sample.kernel_stack

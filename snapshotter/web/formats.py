@@ -18,8 +18,10 @@ def threads(process: Process) -> Iterator[dict[str, Any]]:
     """Every thread of a process in py-spy's fields, with who it is beside them.
 
     A process whose stacks could not be read appears as its main thread without frames: outcome, state and
-    kernel stack then say what is known.
+    kernel stack then say what is known. `native_frames`, with C frames between Python's, stand with the last
+    sample where they were read.
     """
+    native = {thread.thread_id: msgspec.to_builtins(thread.frames) for thread in process.native_threads}
     for number, sample in enumerate(
         process.samples or (Sample(0.0, process.outcome, process.error),), start=1
     ):
@@ -39,8 +41,10 @@ def threads(process: Process) -> Iterator[dict[str, Any]]:
             "wchan": sample.wchan,
             "kernel_stack": sample.kernel_stack,
         }
+        last = number == len(process.samples)
         for thread in sample.threads:
-            yield {"pid": process.pid} | msgspec.to_builtins(thread) | about
+            beside = {"native_frames": native.get(thread.thread_id, []) if last else []}
+            yield {"pid": process.pid} | msgspec.to_builtins(thread) | beside | about
         if not sample.threads:
             nothing: dict[str, Any] = {"thread_name": None, "active": False, "owns_gil": False, "frames": []}
             main = {"pid": process.pid, "thread_id": None, "os_thread_id": process.pid}

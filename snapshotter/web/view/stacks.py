@@ -69,6 +69,7 @@ class ProcessView:
     kernel_threads: tuple[KernelThread, ...]  # those that are blocked, stopped or dead come first
     error: str
     threads: tuple[ThreadView, ...]
+    native_threads: tuple[ThreadView, ...]  # with C frames between Python's; read once, after the samples
     taken_at: float | None
     pause_seconds: float | None
 
@@ -144,9 +145,21 @@ def show(process: Process, choice: Choice, other: Process | None = None) -> Proc
         kernel_threads=_by_state(sample.kernel_threads) if sample else (),
         error=(sample.error if sample else None) or process.error or "",
         threads=tuple(_thread(one, theirs, other, main) for one in shown),
+        native_threads=_native(process, choice),
         taken_at=sample.taken_at if sample else None,
         pause_seconds=sample.pause_seconds if sample else None,
     )
+
+
+def _native(process: Process, choice: Choice) -> tuple[ThreadView, ...]:
+    main = _main(process.native_threads, process.pid)
+    shown = [
+        one
+        for one in process.native_threads
+        if one.frames and (not choice.thread or (one.thread_name or "unknown") == choice.thread)
+    ]
+    shown.sort(key=lambda one: (one is not main, one.thread_name or ""))
+    return tuple(_thread(one, None, None, main) for one in shown)
 
 
 _SYSCALL = re.compile(r"__(?:x64|arm64|se|do|ia32)_sys_(\w+)")
