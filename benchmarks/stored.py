@@ -15,6 +15,7 @@ from cheroot.wsgi import Server
 from snapshotter import app, extracts
 from snapshotter.app import Running
 from snapshotter.bundle import writer
+from snapshotter.bundle.reader import open_folder
 from snapshotter.bundle.schema import AlertInfo, CaptureRequest, new_capture_id
 from snapshotter.config import Config
 from snapshotter.stacks import report
@@ -46,6 +47,19 @@ class Site:
         )
         if with_extracts:
             files |= extracts.build(manifest, analysed, files)
+        services.store.put(manifest.capture_id, files)
+        services.index.adopt(manifest, services.store.size(manifest.capture_id))
+        return manifest.capture_id
+
+
+    def adopt(self, folder: Path) -> str:
+        """Stores a bundle that lies in a folder, and gives its id."""
+        services, manifest = self.running.services, open_folder(folder).manifest()
+        files = {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
         services.store.put(manifest.capture_id, files)
         services.index.adopt(manifest, services.store.size(manifest.capture_id))
         return manifest.capture_id

@@ -298,6 +298,9 @@
       search();
       remember();
     }
+    function readOf(role, sample) { // ranks with stacks, of one sample or (null) of any
+      return union(data.groups.filter((g) => (role === "" || g.role === role) && (sample === null || g.sample === sample)).map((g) => data.sets[g.captured]));
+    }
     function smallestClass(node) {
       let least = node.self.length ? count(node.self) / Math.max(1, count(node.of)) : 1;
       for (const child of node.children) least = Math.min(least, smallestClass(child));
@@ -409,7 +412,9 @@
         const found = union([...matches].map((node) => node.total));
         parts.push(matches.size ? `${plural(matches.size, "frame", "frames")} found, in ranks ${clip(fold(found), 200)}.` : "Nothing found.");
       }
-      const missing = both(data.missingSet, view.filter);
+      const elsewhere = both(without(readOf(view.role, null), readOf(view.role, view.sample)), view.filter);
+      if (elsewhere.length) parts.push(`Read in another sample only: ${clip(fold(elsewhere), 200)}.`);
+      const missing = without(both(data.missingSet, view.filter), elsewhere);
       if (missing.length) parts.push(`Not captured, so not in the graph: ${clip(fold(missing), 200)}.`);
       if (shown.length >= MAX_FRAMES) parts.push("The deepest frames are left out; zoom in or filter to see them.");
       status.textContent = parts.join(" ");

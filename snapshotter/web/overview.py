@@ -44,6 +44,7 @@ def index() -> str:
         older_url=here({"before": listed.older}),
         running=[one for one in given.index.list(limit=200) if one.state in ("queued", "running")],
         jobs=newest,
+        firing=frozenset(one.job_id for one in given.index.open_incidents()),
         causes=CAUSES,
         deleted=deleted if schema.is_capture_id(deleted) else "",
         open_form=not listed.records and wanted.is_empty,

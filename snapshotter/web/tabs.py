@@ -112,6 +112,7 @@ def capture(capture_id: str) -> ResponseReturnValue:
         nccl_line=line,
         has_nccl=has_nccl,
         newer=newer,
+        firing=any(one.job_id == record.job_id for one in given.index.open_incidents()),
         siblings=[one for one in others if one.has_bundle][:5],
         can_compare_samples=True,
         kept_until=None if record.finished_at is None else record.finished_at + keep,

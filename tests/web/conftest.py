@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from snapshotter import app
 from snapshotter.app import Running
@@ -18,6 +20,8 @@ from snapshotter.config import Config
 from snapshotter.stacks import report
 from snapshotter.stacks.model import Frame, NcclAnswer, NodeAnswer, Process, Sample, Thread
 from snapshotter.web.auth import Auth, TokenFile
+from tests import npm
+from tests.web.looking import DESKTOP
 
 
 def rank(number: int, node: str, *functions: str) -> Process:
@@ -169,3 +173,48 @@ def waiting() -> Callable[..., None]:
 @pytest.fixture
 def alert() -> Callable[..., dict[str, Any]]:
     return firing
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    executable = shutil.which("chromium") or "/usr/bin/chromium"
+    with sync_playwright() as playwright:
+        one = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield one
+        one.close()
+
+
+@pytest.fixture(scope="session")
+def page_tools() -> Path:
+    """axe-core and speedscope, test tools from the npm registry."""
+    return npm.installed(Path(__file__).parent / "tools", "--ignore-scripts")
+
+
+@pytest.fixture(scope="session")
+def axe(page_tools: Path) -> str:
+    return (page_tools / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def visit(browser: Browser, site: Any) -> Iterator[Callable[..., Page]]:
+    """Opens a page of the module's site in a fresh context; errors of scripts and of loading are errors here."""
+    problems: list[str] = []
+    contexts = []
+
+    def open_page(
+        address: str, size: tuple[int, int] = DESKTOP, *, expect_status: int = 200, **options: Any
+    ) -> Page:
+        context = browser.new_context(viewport={"width": size[0], "height": size[1]}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        if expect_status == 200:
+            page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
+        answer = page.goto(address if ":" in address else site.url + address)
+        assert answer is None or answer.status == expect_status or "://" in address, address
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not problems

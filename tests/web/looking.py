@@ -1,0 +1,52 @@
+"""Looking at pages in a real browser: what the browser tests share."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from playwright.sync_api import Locator, Page, expect
+
+DESKTOP, PHONE = (1280, 900), (390, 844)
+TABS = ("", "/report", "/stacks", "/nccl", "/flamegraph")
+SCREENSHOTS = Path(os.environ.get("HANGSCOPE_SCREENSHOTS") or Path(__file__).parents[2] / ".screenshots")
+
+
+def graph_of(page: Page) -> Locator:
+    """The flame graph, once it is drawn."""
+    expect(page.locator("#flamegraph[data-ready]")).to_be_attached()
+    return page.get_by_role("tree")
+
+
+def frame(page: Page, name: str) -> Locator:
+    """A frame of the flame graph by its function."""
+    return page.get_by_role("treeitem", name=re.compile(rf"^{re.escape(name)}, "))
+
+
+def width(locator: Locator) -> float:
+    box = locator.bounding_box()
+    assert box is not None
+    return box["width"]
+
+
+def inspect(page: Page, axe: str, name: str) -> list[str]:
+    """What is wrong with a page in light and in dark; a screenshot of each is kept as `name` for a person.
+
+    `axe` is axe-core; what it calls serious or critical is wrong, and so is a page wider than the screen.
+    """
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    wrong = []
+    if page.evaluate("document.documentElement.scrollWidth - innerWidth") > 0:
+        wrong.append(f"{name}: wider than the screen")
+    page.evaluate(axe)
+    for scheme, options in (("light", "{}"), ("dark", "{runOnly: ['color-contrast']}")):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.screenshot(path=str(SCREENSHOTS / f"{name}-{scheme}.png"), full_page=True)
+        found = page.evaluate(f"async () => (await axe.run(document, {options})).violations")
+        wrong.extend(
+            f"{name} {scheme}: {one['id']}: {[node['html'][:200] for node in one['nodes'][:3]]}"
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        )
+    return wrong
