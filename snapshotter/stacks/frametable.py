@@ -270,6 +270,11 @@ DATA = (
         "data",
         _package("albumentations", "librosa", "soundfile", "tensorflow/python/data", "deeplake", "hub"),
     ),
+    # Formats that data sets come in, and hardly anything else.
+    Entry(
+        "data",
+        _package("zarr", "lmdb", "xarray", "netCDF4", "rasterio", "nibabel", "pydicom", "lance", "kaldiio"),
+    ),
 )
 
 TRACKING = (
@@ -314,8 +319,6 @@ STORAGE = (
                 "smart_open",
                 "pyarrow",
                 "h5py",
-                "zarr",
-                "lmdb",
                 "hdfs",
                 "minio",
             ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -36,6 +37,7 @@ def main() -> int:
             print(f"{fault.name:24} {fault.story}")
         return 0
     processes.adopt_orphans()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # jobs end with us, however we are ended
     warm = Warm()
     try:
         with tempfile.TemporaryDirectory(prefix="hangscope-faults-") as scratch:

@@ -60,6 +60,8 @@ def test_own_work(name: str, cause: str) -> None:
         # What is read for a checkpoint is checkpoint; what a dataset reads is data; what an unknown one reads storage.
         ("checkpoint", ("read_exact /job/io.py:3", "load S/torch/serialization.py:9", "main /job/run.py:1")),
         ("data", ("read S/botocore/response.py:9", "__getitem__ /job/things.py:3", "main /job/run.py:1")),
+        # Formats of data sets are data wherever they are read.
+        ("data", ("sync S/zarr/core/sync.py:140", "load_window /job/era5.py:88", "main /job/run.py:1")),
         ("storage_io", ("read S/botocore/response.py:9", "fetch_lexicon /job/things.py:3", "main /job/run.py:1")),
         ("application", ("recv_into /usr/lib/python3.11/socket.py:705", "ask /job/oracle.py:4", "main /job/run.py:1")),
         ("application", ("post S/requests/api.py:115", "ask /job/oracle.py:4", "main /job/run.py:1")),
