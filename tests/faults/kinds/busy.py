@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -63,20 +65,26 @@ def strip_markup(text: str) -> str:
 def endless_layer(job: Job) -> None:
     job.train(3)
     if job.rank == 2:
-        job.struck()
-        Sinkhorn()(torch.eye(2000))
+        Sinkhorn(job.struck)(torch.eye(2000))
     job.train()
 
 
 class Sinkhorn(nn.Module):
-    """Iterates until it converges, which it does not."""
+    """Iterates until it converges, which it does not; `struck` is called when it has all its memory."""
+
+    def __init__(self, struck: Callable[[], None]) -> None:
+        super().__init__()
+        self._struck = struck
 
     def forward(self, plan: torch.Tensor) -> torch.Tensor:
-        while True:
+        for number in itertools.count():
             moved = torch.mm(plan, plan)
             if (moved - plan).abs().max() < 0:
-                return moved
+                break
             plan = moved
+            if number == 3:
+                self._struck()
+        return plan
 
 
 def stopped_rank(job: Job) -> None:
