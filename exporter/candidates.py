@@ -35,6 +35,7 @@ class _Known:
     state: str
     again: float  # when to look closer again
     due: float = 0.0  # when to look at it again
+    miss: str | None = None  # what is wrong with what it says of itself
 
 
 @dataclass(slots=True)
@@ -57,7 +58,8 @@ class Look:
 
     candidates: dict[int, Candidate] = field(default_factory=dict)
     facts: dict[int, Facts] = field(default_factory=dict)
-    misses: list[tuple[int, tuple[str, ...], str]] = field(default_factory=list)  # pid, command line, reason
+    # Pid, command line, reason; of candidates too, which may have found a place nevertheless.
+    misses: list[tuple[int, tuple[str, ...], str]] = field(default_factory=list)
     denied: int = 0  # Python processes whose environment is not ours to read
     changed: bool = True
 
@@ -244,6 +246,7 @@ class CandidateReader:
             ppid=stat.ppid,
             state=stat.state,
             again=now + self._pause(stat.start_ticks, now),
+            miss=reading.miss,
         )
         self._take_relatives(candidate, stat.ppid, now)
         return True
@@ -285,6 +288,9 @@ class CandidateReader:
             },
             facts={pid: one.facts for pid, one in alive.items()},
         )
+        for pid, known in alive.items():
+            if known.miss is not None:
+                look.misses.append((pid, known.candidate.command_line, known.miss))
         for pid, foreign in self._foreign.items():
             if foreign.miss is not None:
                 look.misses.append((pid, foreign.command_line, foreign.miss))

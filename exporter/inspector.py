@@ -66,7 +66,7 @@ class Inspector:
             python = isinstance(maps, str) and "/libpython" in maps
             if not python and isinstance(maps, str) and "/libtorch" in maps:
                 miss = "has a rank and loaded torch, but runs no Python"
-        if python and not launcher and miss is None and launchers.partial(environ):
+        if python and not launcher and claim is None and miss is None and launchers.partial(environ):
             miss = f"has {launchers.partial(environ)}, but nothing says its rank"
         where = self._place(pid)
         candidate = Candidate(

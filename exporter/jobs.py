@@ -25,6 +25,23 @@ _NAME_VARIABLES = (
     "MPIJOB_NAME",
     "JOB_NAME",
 )
+_BATCH_VARIABLES = ("PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID", "COBALT_JOBID")
+# Azure ML, SageMaker, AWS Batch, SkyPilot, Determined.
+_SERVICE_VARIABLES = (
+    "AZUREML_RUN_ID",
+    "TRAINING_JOB_NAME",
+    "AWS_BATCH_JOB_ID",
+    "SKYPILOT_TASK_ID",
+    "DET_TASK_ID",
+)
+# In the order in which a runtime looks at them: CUDA, HIP, ROCm, Level Zero, CANN.
+_VISIBLE_DEVICES = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+    "ASCEND_RT_VISIBLE_DEVICES",
+)
 _RANDOM = r"(?:-[a-z0-9]{5})?"
 _JOBSET_POD = re.compile(rf"(?P<job>.+)-[a-z0-9]+-\d+-\d+{_RANDOM}\Z")
 _OPERATOR_POD = re.compile(
@@ -64,7 +81,7 @@ class JobName:
     """A job's id and what said it."""
 
     id: str
-    source: Literal["run", "slurm", "kubernetes", "master", "ray", "mpi"]
+    source: Literal["run", "batch", "kubernetes", "service", "master", "ray", "mpi"]
 
 
 def host(environ: Mapping[str, str], node: str, where: Place) -> str:
@@ -76,20 +93,23 @@ def name(environ: Mapping[str, str], node: str, where: Place = Place()) -> JobNa
     """The job of a process; None where nothing says it. In this order:
 
     1. TORCHELASTIC_RUN_ID, unless it is `none`, torchrun's default;
-    2. SLURM_JOB_ID, or the job in the cgroup's path;
+    2. SLURM_JOB_ID, or the job in the cgroup's path, or the number that another batch system gave;
     3. in Kubernetes the job's name, from a variable or the pod's name, after the namespace if that is known;
-    4. MASTER_ADDR:MASTER_PORT, a loopback address being replaced by the name of pod, container or node;
-    5. Ray's number of the job, or Open MPI's.
+    4. the run that a cloud service names;
+    5. MASTER_ADDR:MASTER_PORT, a loopback address being replaced by the name of pod, container or node;
+    6. Ray's number of the job, or Open MPI's.
     """
     run = environ.get("TORCHELASTIC_RUN_ID", "").strip()
     if run and run.lower() != "none":
         return JobName(clean(run), "run")
     slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or where.slurm_job
-    if slurm and slurm.strip():
-        return JobName(clean(slurm), "slurm")
+    if number := (slurm or "").strip() or _batch(environ):
+        return JobName(clean(number), "batch")
     if in_kubernetes(environ, where) and (owner := _pod_owner(environ)):
         space = namespace(environ)
         return JobName(clean(f"{space}.{owner}" if space else owner), "kubernetes")
+    if run := _first(environ, _SERVICE_VARIABLES):
+        return JobName(clean(run.partition("#")[0]), "service")  # AWS Batch adds the number of the node
     address = environ.get("MASTER_ADDR", "").strip()
     if address:
         return JobName(master(address, environ.get("MASTER_PORT", ""), host(environ, node, where)), "master")
@@ -97,6 +117,16 @@ def name(environ: Mapping[str, str], node: str, where: Place = Place()) -> JobNa
         return JobName(clean(f"ray-{ray}"), "ray")
     number = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ""
     return JobName(clean(f"mpi-{number}"), "mpi") if number.strip() else None
+
+
+def _batch(environ: Mapping[str, str]) -> str:
+    """The job's number of PBS, LSF, Flux, OAR, Cobalt or Grid Engine; empty where there is none."""
+    number = _first(environ, _BATCH_VARIABLES)
+    return number or (environ.get("JOB_ID", "").strip() if "SGE_ROOT" in environ else "")
+
+
+def _first(environ: Mapping[str, str], names: Sequence[str]) -> str:
+    return next((value for name in names if (value := environ.get(name, "").strip())), "")
 
 
 def master(address: str, port: str, here: str) -> str:
@@ -148,6 +178,8 @@ def _pod_owner(environ: Mapping[str, str]) -> str | None:
     for variable in _NAME_VARIABLES:
         if value := environ.get(variable, "").strip():
             return value
+    if leader := environ.get("LWS_LEADER_ADDRESS", "").strip():
+        return leader.partition(".")[0]  # a LeaderWorkerSet: its leader's pod names the group
     pod_name = environ.get("POD_NAME") or environ.get("HOSTNAME") or ""
     patterns = [_OPERATOR_POD]
     if "VC_TASK_INDEX" in environ or "VK_TASK_INDEX" in environ:
@@ -170,8 +202,8 @@ def _in_jobset(environ: Mapping[str, str], pod_name: str) -> bool:
 
 
 def gpu(environ: Mapping[str, str], local_rank: int | None) -> str | None:
-    """The GPU of a rank by CUDA_VISIBLE_DEVICES: the only one, or that at its local rank; None: not known."""
-    visible = [one.strip() for one in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    """The GPU of a rank by the devices visible to it: the only one, or that at its local rank; None: not known."""
+    visible = [one.strip() for one in _first(environ, _VISIBLE_DEVICES).split(",")]
     devices = [one for one in visible if one and one != "-1"]
     if len(devices) == 1:
         return clean(devices[0])

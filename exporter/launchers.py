@@ -3,6 +3,8 @@
 Pure functions. Sources: torch.distributed.run 2.13 (RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RUN_ID);
 deepspeed.launcher.launch (RANK, LOCAL_SIZE, CROSS_RANK); Open MPI 4 and 5 (OMPI_COMM_WORLD_*); MPICH 4 and
 Intel MPI (PMI_RANK, MPI_LOCALRANKID, MPI_LOCALNRANKS); PMIx (PMIX_RANK); srun (SLURM_PROCID, SLURM_LOCALID);
+MVAPICH 2 and 3 (MV2_COMM_WORLD_*, MVP_COMM_WORLD_*); jsrun (JSM_NAMESPACE_*); Horovod's gloo launcher
+(HOROVOD_RANK); Flux (FLUX_TASK_RANK); Cray's PALS and ALPS (PALS_RANKID, ALPS_APP_PE);
 Lightning 2 (LOCAL_RANK and WORLD_SIZE without RANK); the PyTorchJob operator (RANK of the pod).
 """
 
@@ -60,10 +62,42 @@ _LAUNCHERS = (
         ("OMPI_COMM_WORLD_LOCAL_RANK",),
         ("OMPI_COMM_WORLD_LOCAL_SIZE",),
     ),
-    _Variables("mpich", "PMI_RANK", ("PMI_SIZE",), ("MPI_LOCALRANKID",), ("MPI_LOCALNRANKS",)),
+    *(
+        _Variables(
+            "mvapich",
+            f"{prefix}_COMM_WORLD_RANK",
+            (f"{prefix}_COMM_WORLD_SIZE",),
+            (f"{prefix}_COMM_WORLD_LOCAL_RANK",),
+            (f"{prefix}_COMM_WORLD_LOCAL_SIZE",),
+        )
+        for prefix in ("MV2", "MVP")
+    ),
+    _Variables(
+        "jsrun",
+        "JSM_NAMESPACE_RANK",
+        ("JSM_NAMESPACE_SIZE",),
+        ("JSM_NAMESPACE_LOCAL_RANK",),
+        ("JSM_NAMESPACE_LOCAL_SIZE",),
+    ),
+    _Variables(
+        "horovod", "HOROVOD_RANK", ("HOROVOD_SIZE",), ("HOROVOD_LOCAL_RANK",), ("HOROVOD_LOCAL_SIZE",)
+    ),
+    # Where PMI comes from Flux, PALS or oneCCL's wrapper, the local rank has another name.
+    _Variables(
+        "mpich",
+        "PMI_RANK",
+        ("PMI_SIZE",),
+        ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "CCL_LOCAL_RANK"),
+        ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE", "CCL_LOCAL_SIZE"),
+    ),
+    _Variables("flux", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",), ("FLUX_TASK_LOCAL_ID",)),
+    _Variables("pals", "PALS_RANKID", ("PALS_SIZE",), ("PALS_LOCAL_RANKID",), ("PALS_LOCAL_SIZE",)),
+    _Variables("alps", "ALPS_APP_PE", (), ()),
     _Variables("slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",)),
     _Variables("pmix", "PMIX_RANK", ("PMIX_SIZE",), ("PMIX_LOCAL_RANK",)),
 )
+# They give it to every program that they start, training or not.
+_OF_ALL_PROGRAMS = ("slurm", "flux", "pals", "alps", "jsrun")
 _NODE_RANK = ("GROUP_RANK", "CROSS_RANK", "NODE_RANK", "SLURM_NODEID")
 
 
@@ -100,7 +134,7 @@ def _claim(environ: Mapping[str, str], variables: _Variables) -> Claim:
         world_size=world_size,
         local_world_size=_at_most(local_world_size, world_size),
         node_rank=first(environ, _NODE_RANK),
-        weak=variables.launcher == "slurm" and (world_size or 1) == 1,
+        weak=variables.launcher in _OF_ALL_PROGRAMS and (world_size or rank + 1) == 1,
     )
 
 

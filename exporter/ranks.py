@@ -128,13 +128,17 @@ class RankFinder:
     def _compose(self, look: Look, now: float) -> Scan:
         placement = self._tree.place(look.candidates)
         kept, dropped = _cap(placement.placed)
-        misses = [NearMiss(*one) for one in look.misses]
-        misses += [NearMiss(pid, look.candidates[pid].command_line, why) for pid, why in placement.refused]
+        misses = {
+            pid: NearMiss(pid, look.candidates[pid].command_line, why) for pid, why in placement.refused
+        }
+        misses |= {pid: NearMiss(pid, argv, why) for pid, argv, why in look.misses}
+        for one in placement.placed:
+            misses.pop(one.id.pid, None)
         return Scan(
             taken_at=now,
             node=self._node,
             processes=tuple(self._process(one, look) for one in kept),
-            near_misses=tuple(sorted(misses, key=lambda one: one.pid)[:MOST_PROCESSES]),
+            near_misses=tuple(sorted(misses.values(), key=lambda one: one.pid)[:MOST_PROCESSES]),
             jobs=self._expected.jobs(kept, placement.conflicts),
             dropped=dropped,
             denied=look.denied,

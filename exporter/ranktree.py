@@ -18,6 +18,11 @@ from exporter.launchers import Claim
 from exporter.rankmodel import Candidate, Placed, Placement, ProcessId
 from exporter.siblings import Siblings, in_group, may_train, python_parent, up_to_launcher
 
+# Launchers that start the ranks of a node together.
+_COUNTED_BY_NODE = frozenset(
+    {"openmpi", "mpich", "mvapich", "jsrun", "horovod", "flux", "pals", "alps", "slurm", "pmix"}
+)
+
 
 class RankTree:
     """Places candidates; `job_id` overrules whatever they say of their job."""
@@ -35,10 +40,14 @@ class RankTree:
         trainers = self._claimants(candidates, refused)
         trainers = {pid: claim for pid, claim in trainers.items() if pid not in parents} | families
         self._drop_wrappers(candidates, trainers)
+        candidates = _with_jobs_of_children(candidates, trainers)
         placed = {pid: self._trainer(candidates, pid, claim) for pid, claim in trainers.items()}
         conflicts = self._settle(candidates, placed, refused)
         self._place_helpers(candidates, placed)
         self._place_launchers(candidates, placed, refused)
+        for pid, one in candidates.items():
+            if in_group(one) and pid not in placed:
+                refused.setdefault(pid, "is in a process group, but nothing says its rank")
         self._forget(candidates)
         order = sorted(placed.values(), key=lambda one: (one.id.start_ticks, one.id.pid))
         # Refused as a rank, a process may still have found a place: as a helper, or among its siblings.
@@ -52,7 +61,7 @@ class RankTree:
             if one.claim is None or one.claim.rank is None or not may_train(one) or one.id in self._helpers:
                 continue
             if one.claim.weak and not one.threads:
-                refused[pid] = "is the only task of a Slurm job and shows no thread of torch"
+                refused[pid] = "is the only task of a batch job and shows no thread of torch"
             else:
                 claims[pid] = one.claim
         return {
@@ -204,6 +213,21 @@ class RankTree:
         self._siblings.forget(alive)
 
 
+def _with_jobs_of_children(
+    candidates: Mapping[int, Candidate], trainers: Mapping[int, Claim]
+) -> Mapping[int, Candidate]:
+    """Lightning's parent of ranks is of their job: it sets the master's address after it was started."""
+    named: dict[int, Candidate] = {}
+    for pid, claim in trainers.items():
+        job = candidates[pid].job
+        parent = python_parent(candidates, candidates[pid])
+        if claim.launcher != "lightning" or job is None or parent is None:
+            continue
+        if parent.job is None and parent.id.pid in trainers:
+            named[parent.id.pid] = replace(parent, job=job)
+    return {**candidates, **named} if named else candidates
+
+
 def _launcher(candidates: Mapping[int, Candidate], one: Candidate) -> Candidate | None:
     """The nearest launcher above."""
     found = (candidates[pid] for pid in one.ancestors if pid in candidates and candidates[pid].launcher)
@@ -237,7 +261,7 @@ def _starts(candidates: Mapping[int, Candidate], one: Candidate, trainers: Mappi
 
 def _group(one: Candidate, claim: Claim, starter: Candidate | None) -> str:
     """What is counted together: ranks of one agent, or of one node's share of an MPI or Slurm job."""
-    if claim.launcher in ("openmpi", "mpich", "slurm", "pmix") or starter is None:
+    if claim.launcher in _COUNTED_BY_NODE or starter is None:
         return f"{claim.launcher} {one.container or ''}"
     return _pid_group(starter)
 

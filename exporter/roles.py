@@ -26,6 +26,7 @@ _LAUNCHER_MODULES = (
     "horovod.runner.launch",
     "colossalai.cli",
     "composer.cli.launcher",
+    "determined.launch",
 )
 _LAUNCHER_SCRIPTS = (
     "torchrun",
@@ -36,6 +37,9 @@ _LAUNCHER_SCRIPTS = (
     "horovodrun",
     "colossalai",
     "composer",
+    "ipexrun",
+    "fabric",
+    "lightning",
 )
 _LAUNCHER_PROGRAMS = (
     "mpirun",
@@ -52,6 +56,12 @@ _LAUNCHER_PROGRAMS = (
     "prterun",
     "prted",
     "prte",
+    "mpirun_rsh",
+    "mpispawn",
+    "jsrun",
+    "jsmd",
+    "flux-shell",
+    "aprun",
     "srun",
     "slurmstepd",
     "raylet",
