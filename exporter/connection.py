@@ -1,20 +1,39 @@
-"""Connections of the HTTP server, read and written through the interpreter's own buffers.
+"""Connections of the HTTP server. A thread is given a request only once the request is there.
 
-cheroot 11 reads through Python's model of its input and output (`_pyio`), and sends the head of an answer and
-its body apart; for a small request that is a third of the whole work.
+cheroot 11 hands each new connection to a thread, which then waits for every byte of the request; ten clients that
+send a byte at a time hold ten threads, and the handshake of TLS holds the loop that accepts. Here a thread takes
+what has arrived, without waiting, and gives the connection back to the selector until the request is whole: head and
+announced body, within one deadline. The handshake is done the same way.
+
+cheroot 11 also reads through Python's model of its input and output (`_pyio`), and sends the head of an answer and
+its body apart; for a small request that is a third of the whole work. Here the interpreter's own buffers are used.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import logging
+import re
 import socket
+import ssl
+import time
 from typing import Any
 
 from cheroot.makefile import MakeFile
 from cheroot.server import HTTPConnection
 
+log = logging.getLogger(__name__)
+
+REQUEST_SECONDS = 10.0  # from the first byte of a request, or of a handshake, to the last
+LARGEST_HEAD = 64 * 1024  # bytes
+LARGEST_BODY = 8 << 20  # a longer one is refused by the application without being read
 _BUFFER = 64 * 1024  # bytes
+
+_BARE_NEWLINE = re.compile(rb"(?<!\r)\n")
+_EXPECT = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*(?=\r\n)", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 
 
 class _Writer(io.BufferedWriter):
@@ -22,16 +41,33 @@ class _Writer(io.BufferedWriter):
 
 
 class _Source(socket.SocketIO):
-    """A socket as the reader sees it: what is written goes out before anything is waited for."""
+    """A socket as the reader sees it: first what has arrived, then, until the deadline, what is still to come.
 
-    writer: _Writer | None = None
-    waits = True
+    What is written goes out before anything is waited for.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, "r")
+        self.sock = sock
+        self.pending = bytearray()
+        self.writer: _Writer | None = None
+        self.waits = False
+        self.deadline = 0.0  # of time.monotonic
 
     def readinto(self, buffer: Any) -> int | None:
+        if self.pending:
+            size = min(len(buffer), len(self.pending))
+            buffer[:size] = self.pending[:size]
+            del self.pending[:size]
+            return size
         if not self.waits:
             return None
         if self.writer is not None:
             self.writer.flush()  # such as `100 Continue`, which the sender of a body waits for
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self.sock.settimeout(left)
         return super().readinto(buffer)
 
 
@@ -41,32 +77,75 @@ class _Reader(io.BufferedReader):
     def __init__(self, source: _Source) -> None:
         super().__init__(source, _BUFFER)
         self.source = source
+        self.incomplete = False
 
     def has_data(self) -> bool:
-        """Whether the beginning of the next request came with the last one."""
-        self.source.waits = False
-        try:
-            return bool(self.peek(1))
-        finally:
-            self.source.waits = True
+        """Whether a request, or the beginning of one, is here that nobody has looked at yet."""
+        if self.incomplete:
+            return False
+        decrypted = isinstance(self.source.sock, ssl.SSLSocket) and self.source.sock.pending() > 0
+        return bool(self.peek(1)) or decrypted
+
+    def take_back(self) -> None:
+        """Put what was read ahead before what has arrived since."""
+        read = bytearray()
+        while piece := self.peek(1):
+            read += self.read(len(piece))
+        self.source.pending = read
+
+
+class _Refused(Exception):
+    """The connection ends, with this status where there is one to say."""
 
 
 def _file(sock: socket.socket, mode: str, _size: int) -> _Reader | _Writer:
     if "r" in mode:
-        return _Reader(_Source(sock, "r"))
+        return _Reader(_Source(sock))
     return _Writer(socket.SocketIO(sock, "w"), _BUFFER)
 
 
 class Connection(HTTPConnection):
-    """One connection. Those over TLS keep the files of their adapter."""
+    """One connection, over TLS or not. Its server has an `admission`."""
 
     def __init__(self, server: Any, sock: Any, makefile: Any = MakeFile) -> None:
-        super().__init__(server, sock, _file if makefile is MakeFile else makefile)
-        if isinstance(self.rfile, _Reader):
-            self.rfile.source.writer = self.wfile
+        super().__init__(server, sock, _file)
+        self.rfile.source.writer = self.wfile
+        self._shaken = not isinstance(sock, ssl.SSLSocket)
+        self._deadline: float | None = None
+        self._wanted: int | None = None  # bytes of the whole request, once its head is here
+        self._streamed = False  # the body's length is not known beforehand
+        self._held = 0
 
     def communicate(self) -> bool:
-        """Answer one request; whether the connection stays open."""
+        """Take what has arrived; answer the request if it is whole. Whether the connection stays open."""
+        self.server.admission.leave(self.socket)
+        try:
+            if not self._arrived():
+                self.rfile.incomplete = True
+                self.server.admission.wait(self.socket)
+                return True
+        except _Refused as refused:
+            self._say(str(refused))
+            return False
+        except OSError as error:  # the other side has gone, or speaks no TLS
+            log.debug("%s: %s", self.remote_addr, error)
+            return False
+        if self._streamed and not self.server.admission.streams.acquire(blocking=False):
+            self._say("503 Service Unavailable")
+            return False
+        try:
+            return self._answer()
+        finally:
+            if self._streamed:
+                self.server.admission.streams.release()
+            self._give_back()
+            self.rfile.source.waits = self._streamed = self.rfile.incomplete = False
+            self._wanted = self._deadline = None
+
+    def _answer(self) -> bool:
+        source = self.rfile.source
+        source.waits, source.deadline = True, time.monotonic() + REQUEST_SECONDS
+        self.socket.settimeout(self.server.timeout)
         keep = bool(super().communicate())  # type: ignore[no-untyped-call]
         try:
             self.wfile.flush()
@@ -75,7 +154,104 @@ class Connection(HTTPConnection):
         return keep
 
     def close(self) -> None:
-        if isinstance(self.wfile, _Writer):
+        self.server.admission.leave(self.socket)
+        self._give_back()
+        with contextlib.suppress(OSError):
+            self.wfile.close()
+        with contextlib.suppress(OSError):  # raised here it would end the thread
+            super().close()
+        self.socket.close()
+
+    def _arrived(self) -> bool:
+        """Whether a whole request is here, after taking what can be had without waiting. Raises _Refused, OSError."""
+        now = time.monotonic()
+        if self._deadline is None:
+            self._deadline = now + REQUEST_SECONDS
+        elif now > self._deadline:
+            raise _Refused("408 Request Timeout" if self._shaken else "")
+        self.socket.settimeout(0)
+        if not self._shaken and not self._shake():
+            return False
+        if not self.rfile.incomplete:
+            self.rfile.take_back()
+        pending = self.rfile.source.pending
+        while not self._whole(pending):
+            try:
+                data = self.socket.recv(_BUFFER)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+            if not data:
+                raise _Refused("")
+            pending += data
+            self._held += len(data)
+            # Small requests always find room: only as many as may wait are there at a time.
+            if not self.server.admission.hold(len(data)) and self._held > LARGEST_HEAD:
+                raise _Refused("503 Service Unavailable")
+        return True
+
+    def _whole(self, pending: bytearray) -> bool:
+        if self._wanted is None:
+            begin = len(pending) - len(
+                pending.lstrip(b"\r\n")
+            )  # empty lines before a request count for nothing
+            end = pending.find(b"\r\n\r\n", begin)
+            if end < 0:
+                # Neither can become a request: cheroot says what is wrong with it.
+                return len(pending) > LARGEST_HEAD or _BARE_NEWLINE.search(pending, begin) is not None
+            self._wanted = end + 4 + self._announced(pending, begin, end + 2)
+        return len(pending) >= self._wanted
+
+    def _announced(self, pending: bytearray, begin: int, end: int) -> int:
+        """Bytes of body to wait for. Where the head is in error cheroot refuses it, so that nothing is waited for."""
+        head = bytes(pending[begin:end])
+        self._streamed = _CHUNKED.search(head) is not None
+        lengths = _LENGTH.findall(head)
+        if self._streamed or len(lengths) != 1 or not lengths[0].isdigit() or len(lengths[0]) > 12:
+            return 0
+        length = int(lengths[0])
+        if length > LARGEST_BODY:
+            return 0
+        expects = _EXPECT.search(head)
+        if expects is not None:  # said here, as nothing will be parsed before the body is whole
+            del pending[begin + expects.start() : begin + expects.end()]
+            self.socket.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            return length - (expects.end() - expects.start())
+        return length
+
+    def _shake(self) -> bool:
+        """Go on with the handshake; whether it is done. Raises OSError."""
+        try:
+            self.socket.do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return False
+        except ssl.SSLError as error:
+            if error.reason == "HTTP_REQUEST":
+                self._say_plainly()
+            raise
+        self.ssl_env = self.server.ssl_adapter.get_environ(self.socket)
+        self._shaken = True
+        return True
+
+    def _say(self, status: str) -> None:
+        """Answer with a status alone, if the other side takes it at once."""
+        if status:
             with contextlib.suppress(OSError):
-                self.wfile.close()
-        super().close()
+                self.socket.settimeout(0)
+                self.socket.send(_status_alone(status))
+
+    def _say_plainly(self) -> None:
+        """Tell who speaks HTTP to a port for HTTPS."""
+        text = "This port speaks HTTPS: ask with https://\n"
+        with contextlib.suppress(OSError), socket.socket(fileno=self.socket.detach()) as plain:
+            plain.recv(_BUFFER)
+            plain.send(_status_alone("400 Bad Request", text))
+
+    def _give_back(self) -> None:
+        if self._held:
+            self.server.admission.hold(-self._held)
+            self._held = 0
+
+
+def _status_alone(status: str, text: str = "") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    return (head + text).encode()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from exporter.background import Health
 from exporter.logs.model import LogReport
@@ -10,6 +11,9 @@ from exporter.nccl.find import SKIPS
 from exporter.nccl.watcher import JobStatus
 from exporter.sampler import Snapshot
 from exporter.server import Section
+
+_FLAGS = ("-B", "-E", "-I", "-O", "-OO", "-P", "-s", "-S", "-u", "-v")  # of Python, without a value
+_SCRIPT = re.compile(r"[\w./+-]*\w")
 
 
 def logs(report: LogReport, now: float) -> Section:
@@ -69,17 +73,32 @@ def processes(snapshot: Snapshot) -> Section:
             str(one.id.pid),
             one.gpu or "",
             one.pod or "",
-            " ".join(one.command_line)[:200],
+            program(one.command_line),
         )
         for one in snapshot.scan.processes
     )
     return Section(
         "Training processes",
-        ("Job", "Rank", "Role", "Pid", "GPU", "Pod", "Command line"),
+        ("Job", "Rank", "Role", "Pid", "GPU", "Pod", "Program"),
         rows,
         notes=tuple(notes),
         empty="No training process is seen on this node; `hangscope-exporter list-ranks` says why.",
     )
+
+
+def program(command_line: Sequence[str]) -> str:
+    """The program and its script or module. No more of the command line: keys and passwords stand there, and this page
+    is open.
+    """
+    if not command_line:
+        return ""
+    words = [command_line[0].rpartition("/")[2]]
+    rest = [word for word in command_line[1:8] if word not in _FLAGS]
+    if rest[:1] == ["-m"]:
+        words.append(rest.pop(0))
+    if rest and _SCRIPT.fullmatch(rest[0]):
+        words.append(rest[0])
+    return " ".join(words)[:200]
 
 
 def nccl(jobs: Iterable[JobStatus]) -> Section:

@@ -10,7 +10,7 @@ from flask import Flask, Response, request
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from exporter import __version__
+from exporter import __version__, webconfig
 from exporter.webconfig import WsgiApp
 from exporter.yamlconfig import ConfigError
 
@@ -69,6 +69,10 @@ def create_app(
     def do_reload() -> Response:
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return _text("403: a page of another site may not reload this exporter\n", 403)
+        if not (
+            webconfig.is_authenticated(request.environ) or webconfig.is_loopback(request.remote_addr or "")
+        ):
+            return _text("403: only this machine may ask for it, or who has proven who he is\n", 403)
         try:
             reload()
         except ConfigError as error:

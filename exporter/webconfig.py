@@ -20,10 +20,12 @@ from urllib.parse import unquote_to_bytes
 import bcrypt
 import msgspec
 from cheroot import wsgi
+from cheroot.errors import FatalSSLAlert
 from cheroot.ssl.builtin import BuiltinSSLAdapter
 
 from exporter import yamlconfig
-from exporter.connection import Connection
+from exporter.admission import Admission
+from exporter.connection import LARGEST_HEAD, Connection
 from exporter.yamlconfig import ConfigError
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -43,6 +45,7 @@ _HEADERS = frozenset(
         "X-XSS-Protection",
     )
 )
+_AUTHENTICATED = "hangscope.authenticated"
 # Checked when the user is unknown, so that the time of the answer does not tell which users exist.
 _NOBODY = bcrypt.hashpw(b"nobody", bcrypt.gensalt(rounds=10))
 
@@ -119,7 +122,12 @@ def parse_address(text: str) -> tuple[str, int]:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address."""
-    return host == "localhost" or host == "::1" or host.startswith("127.")
+    return host in ("localhost", "::1") or host.removeprefix("::ffff:").startswith("127.")
+
+
+def is_authenticated(environ: dict[str, Any]) -> bool:
+    """Whether the gate lets in only who proves who he is, and so whoever asks has done so."""
+    return bool(environ.get(_AUTHENTICATED, False))
 
 
 class Gate:
@@ -146,6 +154,7 @@ class Gate:
         def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
             return start_response(status, headers + extra, *rest)
 
+        environ[_AUTHENTICATED] = self.config.authenticates
         if self.config.basic_auth_users and not self._allowed(environ.get("HTTP_AUTHORIZATION", "")):
             start(
                 "401 Unauthorized",
@@ -197,7 +206,11 @@ class _ReloadingAdapter(BuiltinSSLAdapter):
                 self._read_at = modified
             except (OSError, ssl.SSLError):
                 pass  # half-written by the renewal: the old one serves until the pair fits
-        return super().wrap(sock)  # type: ignore[no-untyped-call]
+        try:
+            # The handshake is the connection's: the loop that accepts must not wait for anybody.
+            return self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False), {}
+        except OSError as error:  # it has gone already
+            raise FatalSSLAlert(*error.args) from error
 
     def _modified(self) -> tuple[float, ...]:
         try:
@@ -206,11 +219,19 @@ class _ReloadingAdapter(BuiltinSSLAdapter):
             return ()
 
 
+class _Server(wsgi.Server):
+    """cheroot's, with what its connections share."""
+
+    admission: Admission
+
+
 def server(app: WsgiApp, address: str, config: WebConfig, path: Path | None, *, threads: int = 10) -> Any:
     """A cheroot server for `bind()` and then `serve()`; port 0 takes a free one (`bind_addr` tells)."""
     host, port = parse_address(address)
-    made = wsgi.Server((host or "::", port), app, numthreads=threads, server_name="hangscope")
+    made = _Server((host or "::", port), app, numthreads=threads, server_name="hangscope")
     made.ConnectionClass = Connection
+    made.admission = Admission(threads)
+    made.max_request_header_size = LARGEST_HEAD
     made.shutdown_timeout = 1
     made.keep_alive_conn_limit = (
         100  # with cheroot's 10 the eleventh client that keeps its connection is reset

@@ -15,8 +15,10 @@ from typing import Any
 import bcrypt
 import pytest
 import trustme
+from prometheus_client import CollectorRegistry
+from werkzeug.test import Client
 
-from exporter import webconfig
+from exporter import server, webconfig
 from exporter.yamlconfig import ConfigError
 
 
@@ -198,3 +200,29 @@ def test_listen_addresses(text: str, host: str, port: int) -> None:
 def test_bad_listen_addresses(text: str) -> None:
     with pytest.raises(ConfigError, match="write it as"):
         webconfig.parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("address", "authenticated", "status"),
+    [
+        ("127.0.0.1", False, 200),
+        ("::ffff:127.0.0.1", False, 200),
+        ("::1", False, 200),
+        ("192.0.2.1", False, 403),
+        ("192.0.2.1", True, 200),
+    ],
+)
+def test_the_exporter_is_reloaded_from_here_or_by_who_is_known(
+    address: str, authenticated: bool, status: int
+) -> None:
+    app = server.create_app(
+        CollectorRegistry(), node="n", sections=lambda: (), ready=lambda: True, reload=lambda: None
+    )
+    users = {"ops": bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()} if authenticated else {}
+    gate = webconfig.Gate(app, webconfig.WebConfig(basic_auth_users=users))
+    answer = Client(gate).post(
+        "/-/reload",
+        environ_base={"REMOTE_ADDR": address},
+        headers={"Authorization": "Basic " + base64.b64encode(b"ops:secret").decode()},
+    )
+    assert answer.status_code == status

@@ -1,0 +1,254 @@
+"""Clients that are slow on purpose hold up nobody else: real programs over TLS, and the server by itself."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from exporter import admission, connection, webconfig
+from tests.running import Program, running
+
+SLOW = 50  # of each kind
+AT_MOST = 3.0  # seconds for an answer meanwhile, on a busy machine
+HEAD = (
+    b"POST /api/v1/alerts HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSLContext]:
+    """A web configuration with a certificate, and who trusts it."""
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    issued.private_key_pem.write_to_path(folder / "server.key")
+    issued.cert_chain_pems[0].write_to_path(folder / "server.crt")
+    path = folder / "web.yml"
+    path.write_text("tls_server_config: {cert_file: server.crt, key_file: server.key}\n")
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return path, context
+
+
+def port_of(program: Program) -> int:
+    return int(program.url.rpartition(":")[2])
+
+
+@contextmanager
+def besieged(port: int, context: ssl.SSLContext) -> Iterator[None]:
+    """Silent connections, handshakes that stop in the middle, and requests that come a byte at a time."""
+    with ExitStack() as stack:
+
+        def connect() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+
+        for _ in range(SLOW):
+            connect()
+        for _ in range(SLOW // 5):
+            connect().sendall(b"\x16\x03\x01\x02\x00\x01")
+        dripping = [
+            stack.enter_context(context.wrap_socket(connect(), server_hostname="localhost"))
+            for _ in range(SLOW)
+        ]
+        in_body = dripping[: SLOW // 2]
+        for one in in_body:
+            one.sendall(HEAD + b"\r\n{")
+        over = threading.Event()
+
+        def drip() -> None:
+            place = 0
+            while not over.wait(0.2):
+                for one in dripping:
+                    try:
+                        one.sendall(b" " if one in in_body else HEAD[place : place + 1])
+                    except OSError:  # it was shown the door
+                        continue
+                place += 1
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            time.sleep(0.5)  # all of them are in the middle of it
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def timed(url: str, context: ssl.SSLContext, body: bytes | None = None, token: str = "") -> tuple[int, float]:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    began = time.monotonic()
+    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+        answer.read()
+        return answer.status, time.monotonic() - began
+
+
+def test_metrics_go_on(tls: tuple[Path, ssl.SSLContext], tmp_path: Path) -> None:
+    path, context = tls
+    with (
+        running(tmp_path, "hangscope-exporter", f"--web.config.file={path}") as program,
+        besieged(port_of(program), context),
+    ):
+        for _ in range(5):
+            status, seconds = timed(f"https://localhost:{port_of(program)}/metrics", context)
+            assert status == 200 and seconds < AT_MOST
+
+
+def test_notifications_go_on(tls: tuple[Path, ssl.SSLContext], tmp_path: Path) -> None:
+    path, context = tls
+    token = tmp_path / "token"
+    token.write_text("secret-token\n")
+    token.chmod(0o600)
+    arguments = (
+        "serve",
+        f"--web.config.file={path}",
+        f"--web.token-file={token}",
+        f"--storage.path={tmp_path / 'data'}",
+    )
+    alert = {"labels": {"alertname": "Other"}, "status": "firing", "startsAt": "2026-01-01T00:00:00Z"}
+    body = {"version": "4", "status": "firing", "groupKey": "{}", "receiver": "r", "alerts": [alert]}
+    data = json.dumps(body | {"groupLabels": {}, "commonLabels": {}, "commonAnnotations": {}}).encode()
+    with (
+        running(tmp_path, "hangscope-snapshotter", *arguments) as program,
+        besieged(port_of(program), context),
+    ):
+        base = f"https://localhost:{port_of(program)}"
+        for _ in range(5):
+            status, seconds = timed(f"{base}/api/v1/alerts", context, data, "secret-token")
+            assert status in (200, 202) and seconds < AT_MOST
+            status, seconds = timed(f"{base}/metrics", context)
+            assert status == 200 and seconds < AT_MOST
+
+
+# The server by itself
+
+
+def hello(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    chunked = "HTTP_TRANSFER_ENCODING" in environ
+    length = None if chunked else int(environ.get("CONTENT_LENGTH") or 0)
+    environ["wsgi.input"].read(length)
+    start_response("200 OK", [("Content-Length", "5")])
+    return [b"hello"]
+
+
+@contextmanager
+def serving(path: Path | None = None, shared: admission.Admission | None = None) -> Iterator[int]:
+    config = webconfig.load(path)
+    server = webconfig.server(webconfig.Gate(hello, config), "127.0.0.1:0", config, path, threads=2)
+    if shared is not None:
+        server.admission = shared
+    webconfig.bind(server)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        yield server.bind_addr[1]
+    finally:
+        server.stop()
+        thread.join()
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=20)
+
+
+def ask(port: int) -> bytes:
+    with connected(port) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        return client.makefile("rb").read()
+
+
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n", b"POST / HTTP/1.1\r\nContent-Length: 1000\r\n\r\n"])
+def test_a_request_has_one_deadline(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(connection, "REQUEST_SECONDS", 1.0)
+    with serving() as port, connected(port) as client:
+        client.sendall(sent)
+        began = time.monotonic()
+        answer = b""
+        client.settimeout(0.1)
+        while time.monotonic() - began < 10 and not answer:
+            client.sendall(b"x")
+            try:
+                answer = client.recv(1000)
+            except TimeoutError:
+                continue
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert 0.9 < time.monotonic() - began < 5
+
+
+def test_a_body_of_unknown_length_never_takes_all_threads() -> None:
+    with serving() as port, connected(port) as first, connected(port) as second:
+        chunked = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        first.sendall(chunked + b"5\r\nhel")
+        answer = b""
+        while not answer:  # until the first holds the one place there is
+            with connected(port) as other:
+                other.sendall(chunked)
+                other.settimeout(0.2)
+                try:
+                    answer = other.recv(1000)
+                except TimeoutError:
+                    continue
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert ask(port).endswith(b"hello")
+        first.sendall(b"lo\r\n0\r\n\r\n")
+        assert first.recv(1000).startswith(b"HTTP/1.1 200 ")
+        second.close()
+
+
+def test_where_too_many_wait_the_longest_goes() -> None:
+    with serving(shared=admission.Admission(2, most_waiting=3)) as port, ExitStack() as stack:
+        waiting = []
+        for _ in range(4):
+            waiting.append(stack.enter_context(connected(port)))
+            waiting[-1].sendall(b"GET")
+            assert ask(port).endswith(b"hello")  # it was looked at
+        assert waiting[0].recv(1) == b""
+        waiting[-1].sendall(b" / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert waiting[-1].recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_parts_of_requests_take_bounded_memory() -> None:
+    with serving(shared=admission.Admission(2, most_bytes=150_000)) as port, ExitStack() as stack:
+        answers = []
+        for _ in range(3):
+            client = stack.enter_context(connected(port))
+            client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100001\r\n\r\n" + bytes(100_000))
+            assert ask(port).endswith(b"hello")
+            client.settimeout(1.0)
+            try:
+                answers.append(client.recv(12))
+            except TimeoutError:
+                answers.append(b"waits")
+            except ConnectionResetError:  # closed before all of it was read
+                answers.append(b"HTTP/1.1 503")
+        assert answers[0] == b"waits" and b"HTTP/1.1 503" in answers[1:]
+        # What was given back may be used again.
+        stack.close()
+        with connected(port) as client:
+            client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + bytes(100_000))
+            assert client.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_plain_http_to_a_tls_port_is_told(tls: tuple[Path, ssl.SSLContext]) -> None:
+    path, context = tls
+    with serving(path) as port:
+        for _ in range(4):  # more than there are threads
+            answer = ask(port)
+            assert answer.startswith(b"HTTP/1.1 400 ") and b"HTTPS" in answer
+        with connected(port) as client:
+            client.sendall(b"\0" * 100)
+            client.makefile("rb").read()  # an alert of TLS or nothing; then it is over
+        assert timed(f"https://localhost:{port}/", context)[0] == 200
