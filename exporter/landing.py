@@ -13,7 +13,7 @@ from exporter.sampler import Snapshot
 from exporter.server import Section
 
 _FLAGS = ("-B", "-E", "-I", "-O", "-OO", "-P", "-s", "-S", "-u", "-v")  # of Python, without a value
-_SCRIPT = re.compile(r"[\w./+-]*\w")
+_SCRIPT = re.compile(r"[\w./][\w./+-]*")
 
 
 def logs(report: LogReport, now: float) -> Section:
