@@ -117,19 +117,24 @@ class Blocks:
         return self._about_processes(detail)
 
     def _block_heading(self, line: str) -> bool:
-        self._part = None
         block = _BLOCK.match(line)
         if block:
+            self._part = None
             name = f"{int(block[3], 16):016x}"
             self._block = self._blocks.setdefault(name, _Block(name, int(block[1])))
             self._block.errors.append(block[4])
             self._kind = block[4]
         elif line in ("INCOMPLETE", "DEAD", "TIMEOUT"):
-            self._block = None
+            self._block = self._part = None
             self._kind = line
         else:
-            return False
+            return False  # a line of something else, as where a log holds the answer: the block goes on
         return True
+
+    @property
+    def unclosed(self) -> bool:
+        """Whether the line taken last is one of launch counts, after which NCCL puts a blank line."""
+        return self._kind == "MISMATCH" and self._part is not None and self._part.name != "status"
 
     def _about_processes(self, detail: str) -> bool:
         process = _PROCESS.match(detail)

@@ -10,7 +10,17 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from exporter.nccl.model import Communicator, Event, Group, RasProcess, RasReport, Span, Summary, span
+from exporter.nccl.model import (
+    MISMATCH,
+    Communicator,
+    Event,
+    Group,
+    RasProcess,
+    RasReport,
+    Span,
+    Summary,
+    span,
+)
 from exporter.nccl.ras_blocks import Blocks
 from exporter.nccl.sanity import without_nonsense
 
@@ -72,10 +82,12 @@ class _Reader:
         self._groups: list[Group] = []
         self._blocks = Blocks()
         self._warnings_seen = False
+        self._unclosed = False
 
     def read(self, line: str) -> None:
         if self._take(line):
             self._understood += bool(line.strip())
+            self._unclosed = bool(line.strip()) and self._blocks.unclosed
         else:
             self._not_understood.append(line)
 
@@ -238,7 +250,8 @@ class _Reader:
             understood=self._understood,
             not_understood=tuple(self._not_understood),
         )
-        return replace(report, complete=self._warnings_seen and not cut and _all_blocks_there(report))
+        ended = self._warnings_seen and not cut and not self._unclosed
+        return replace(report, complete=ended and _all_blocks_there(report))
 
 
 def _named(communicators: tuple[Communicator, ...]) -> list[RasProcess]:
@@ -260,4 +273,20 @@ def _all_blocks_there(report: RasReport) -> bool:
         explained = sum(kind in communicator.errors for communicator in report.communicators)
         if explained < announced:
             return False
-    return True
+    return all(map(_whole, report.communicators))
+
+
+def _whole(communicator: Communicator) -> bool:
+    """Whether a mismatch is told to its end: of all ranks, and of those of a share all or none by name."""
+    if MISMATCH not in communicator.errors or not communicator.size:  # of size 0: no communicator (sanity.py)
+        return True
+    statuses = () if communicator.statuses is None else communicator.statuses.shares
+    parts = [part for part in (communicator.statuses, *communicator.launches) if part is not None]
+    if not parts or not all(part.shares for part in parts):
+        return False
+    if any(0 < len(share.ranks) < share.count for part in parts for share in part.shares):
+        return False
+    told = [sum(share.count for share in part.shares) for part in parts]
+    absent = sum(part.count for part in statuses if part.value in ("NOCOMM", "UNKNOWN"))
+    expected = communicator.size - communicator.missing - absent
+    return all(count >= expected for count in told)

@@ -253,3 +253,30 @@ def test_lines_in_any_order_are_no_trouble(lines: list[str]) -> None:
 )
 def test_versions(text: str | None, version: tuple[int, int, int] | None) -> None:
     assert parse_version(text) == (None if version is None else Version(*version))
+
+
+def test_answers_cut_at_a_line_end_are_complete_only_where_nothing_can_be_seen_to_lack() -> None:
+    """NCCL says at no place how many operations differ: cut between two of them an answer looks whole."""
+    names = ("big-lag-2.24.3", "lag-two-ops-2.30.7", "error-init-one-2.24.3", "killed-t75-2.30.7")
+    for name in names:
+        raw = (FOLDER / f"{name}.reply").read_bytes()
+        whole = to_json(parse(raw))
+        assert whole["complete"]
+        lines = raw.split(b"\n")
+        for end in range(len(lines) - 1):
+            cut = to_json(parse(b"\n".join(lines[:end]) + b"\n"))
+            mismatches = cut.pop("mismatches")
+            assert mismatches == whole["mismatches"][: len(mismatches)] or not cut["complete"], (name, end)
+            rest = {key: value for key, value in whole.items() if key != "mismatches"}
+            assert not cut["complete"] or (mismatches and cut == rest) or cut | {"mismatches": []} == whole
+
+
+def test_a_line_of_something_else_ends_no_block() -> None:
+    raw = (FOLDER / "big-lag-2.24.3.reply").read_bytes()
+    whole = parse(raw)
+    lines = raw.split(b"\n")
+    foreign = b"gpu0:77:88 [0] NCCL WARN something odd"
+    for at in range(1, len(lines) - 1):
+        found = parse(b"\n".join([*lines[:at], foreign, *lines[at:]]))
+        assert found.not_understood == (foreign.decode(),), at
+        assert (found.groups, found.communicators) == (whole.groups, whole.communicators), at
