@@ -253,7 +253,10 @@ class ProcessSampler:
             totals["io_wait_seconds"] = waited
         switches = totals.get("switches")
         ran = switches is None or switches != one.totals.get("switches")
-        one.blocked = None if ran or one.main.state == "R" else self._blocked(one)
+        if ran or one.main.state == "R":
+            one.blocked = None
+        elif one.blocked is None or one.blocked.state != one.main.state:  # else it sleeps where it slept
+            one.blocked = self._blocked(one)
         for name, value in totals.items():
             grown = max(0.0, value - one.totals.get(name, 0.0))
             one.sums.totals[name] = one.sums.totals.get(name, 0.0) + grown

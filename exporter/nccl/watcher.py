@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 15.0
 """Seconds until it is looked again whether a job that is not asked may be: that reads its memory map."""
+LOOK_AGAIN_FOR_NCCL = 60.0
+"""The same where no process has loaded NCCL: then those of all were read. It is asked much later anyway."""
 
 CORRUPT = "corrupt"
 """Counted with the reasons of failed questions: an answer with impossible figures."""
@@ -119,7 +121,7 @@ class NcclWatcher:
         if job.status is None or job.status.skip != skip:
             log.info("NCCL RAS of job %s is not asked: %s", job_id, SKIPS[skip])
         job.status = JobStatus(job_id, skip, errors=tuple(sorted(job.errors.items())))
-        job.look_at = self._now() + LOOK_AGAIN
+        job.look_at = self._now() + (LOOK_AGAIN_FOR_NCCL if skip == "no_nccl" else LOOK_AGAIN)
 
     @staticmethod
     def _wait(job: _Job) -> None:

@@ -322,7 +322,8 @@ def test_the_switch_acts_at_once_and_the_interval_outlasts_it(monkeypatch: pytes
     assert len(node.questions) == 2
 
 
-def test_a_job_that_is_not_asked_is_looked_at_seldom(node: Node) -> None:
+@pytest.mark.parametrize(("skip", "times"), [("not_listening", 8), ("no_nccl", 2)])
+def test_a_job_that_is_not_asked_is_looked_at_seldom(node: Node, skip: Skip, times: int) -> None:
     looks: list[float] = []
     find = node._find
 
@@ -330,11 +331,11 @@ def test_a_job_that_is_not_asked_is_looked_at_seldom(node: Node) -> None:
         looks.append(node.time)
         return find(*arguments)
 
-    node.found = "no_nccl"
+    node.found = skip
     watching.find = counting  # type: ignore[assignment]
-    for _ in range(60):
+    for _ in range(120):
         node.poll(after=1)
-    assert len(looks) == 4
+    assert len(looks) == times
 
 
 def test_a_configuration_can_be_exchanged(node: Node) -> None:
