@@ -55,9 +55,14 @@ def job_pressure(
 ) -> Iterator[tuple[str, str, str, Pressure]]:
     """The same of each job's worst control group; nothing where its ranks are in none of their own."""
     worst: dict[tuple[str, str, str], Pressure] = {}
+    seen: set[object] = set()
     for one in processes:
         if one.role != "trainer":
             continue
+        group = (one.job_id, procfs.cgroup(one.id.pid))
+        if group in seen:
+            continue  # ranks of a job share theirs as a rule
+        seen.add(group)
         for resource in RESOURCES:
             found = procfs.cgroup_pressure(one.id.pid, resource)
             for stalled, pressure in ({} if isinstance(found, Unreadable) else found).items():
