@@ -332,7 +332,7 @@ def test_a_job_that_is_not_asked_is_looked_at_seldom(node: Node, skip: Skip, tim
         return find(*arguments)
 
     node.found = skip
-    watching.find = counting  # type: ignore[assignment]
+    watching.find = counting  # type: ignore[assignment,attr-defined]
     for _ in range(120):
         node.poll(after=1)
     assert len(looks) == times
