@@ -24,13 +24,13 @@ from snapshotter.web.view import stacks as choosing
 
 _MOST_ON_VERDICT = 6
 
-DOWNLOADS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("Self-contained HTML", "captures.flamegraph", {"extension": "html"}),
-    ("SVG", "captures.flamegraph", {"extension": "svg"}),
-    ("Folded stacks", "captures.flamegraph", {"extension": "folded"}),
-    ("speedscope", "captures.speedscope", {}),
-    ("Report as JSON", "captures.report", {}),
-    ("Whole bundle (zip)", "captures.bundle_zip", {}),
+DOWNLOADS: tuple[tuple[str, str, dict[str, Any], str], ...] = (  # text, endpoint, its arguments, suffix
+    ("Self-contained HTML", "captures.flamegraph", {"extension": "html"}, ".html"),
+    ("SVG", "captures.flamegraph", {"extension": "svg"}, ".svg"),
+    ("Folded stacks", "captures.flamegraph", {"extension": "folded"}, ".folded"),
+    ("speedscope", "captures.speedscope", {}, ".speedscope.json"),
+    ("Report as JSON", "captures.report", {}, ".report.json"),
+    ("Whole bundle (zip)", "captures.bundle_zip", {}, ".zip"),
 )
 
 
@@ -62,8 +62,12 @@ def page(template: str, key: str, record: CaptureRecord, **more: Any) -> str:
     return render_template(template, record=record, tab=tab, tabs=tabs, **more)
 
 
-def downloads(capture_id: str) -> list[tuple[str, str]]:
-    return [(text, url_for(endpoint, capture_id=capture_id, **more)) for text, endpoint, more in DOWNLOADS]
+def downloads(capture_id: str) -> list[tuple[str, str, str]]:
+    """Text, address and name of the file."""
+    return [
+        (text, url_for(endpoint, capture_id=capture_id, **more), f"{capture_id}{suffix}")
+        for text, endpoint, more, suffix in DOWNLOADS
+    ]
 
 
 def without_bundle(record: CaptureRecord) -> str | None:
