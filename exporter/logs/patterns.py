@@ -25,7 +25,7 @@ _SEPARATOR = (
 )
 _COUNTER = re.compile(
     r"(?:steps?|iter(?:ation|ate)?s?|itr|it|batch(?:es)?|updates?|up(?=\.\s)|epochs?|ep(?=\.\s)"
-    r"|samples|tokens|examples|sequences|episodes?|rounds?|generations?|gen|frames?|ticks?|kimg|games|rollout|nupdates)"
+    r"|samples|tokens|examples|sequences|episodes?|rounds?|generations?|gen|frames|ticks?|kimg|games|rollout|nupdates)"
     r"(?P<index>[ _-]?(?:num|number|no|idx|index|id|count)(?![a-z]))?\.?"
     + _SEPARATOR
     + rf"(?P<n>{NUMBER})(?:-(?P<upto>\d+)(?=\]))?(?![\w%]|\.\d|:\d\d)"
@@ -53,8 +53,10 @@ _ONLY_BRACKETS = re.compile(r"\s*(?:\[[^\[\]]*\]\s*)+:?\s*\Z")
 _DEEPSPEED_MADE = re.compile(r", skipped=0, lr=")
 _DOING = re.compile(r"[\s\])}>:,.-]*([A-Za-z]+ing)\b(?!\s*[:=]\s*[-\d])")
 _LOSS = re.compile(r"(?i)\bloss\s*[:=]?\s*-?\d")
-_METRIC_AT = re.compile(r"(?i)\b(?:loss|perplexity|ppl|error|cost|reward)\b[^\d|,;=]*\bat\s+(?:global\s+)?\Z")
-_VALUE_BEHIND = re.compile(r"\s*[:=]\s*[-+]?(?:\d+\.\d|nan|inf)")
+_METRIC_AT = re.compile(
+    r"(?i)\b(?:loss|perplexity|ppl|error|cost|reward|score)\b[^\d|,;=]*\bat\s+(?:global\s+)?\Z"
+)
+_VALUE_BEHIND = re.compile(r"\s*(?:[:=]|is\b)\s*[-+]?(?:\d+\.\d|nan|inf)")
 _MILLISECONDS = re.compile(r"time \(ms\)", re.IGNORECASE)
 
 

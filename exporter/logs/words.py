@@ -102,7 +102,7 @@ _OTHER = {
         "timesteps",
     ),
     *AMOUNTS,
-    *("frame", "frames", "tick", "kimg", "games", "rollout", "nupdates"),
+    *("frames", "tick", "kimg", "games", "rollout", "nupdates"),
 }
 _ACTS = {"env", "environment", "actor", "agent", "sim"}
 _LIMIT = {"max", "maximum", "total", "num", "n", "target", "planned"}
@@ -184,7 +184,7 @@ def topic(text: str, *, apart_from: Topic | None = None) -> Topic | None:
 
 
 _MENTIONING = re.compile(
-    r"at|from|actors?|env|environment|after|for|to|every|until|till|by|of|on|than|since|before|per|next|best|last|first|final|skip\w*|resum\w*"
+    r"at|from|after|for|to|every|until|till|by|of|on|than|since|before|per|next|best|last|first|final|skip\w*|resum\w*"
     r"|start\w*|begin\w*|will|improvement|patience|heart-?beats?|watchdog|median|mean|avg|average|slow\w*|stuck|wait\w*"
     r"|remaining|estimated|expected|schedul\w*|min|max|num|total|size|fps|nan|skipped|interval|limit|reach\w*|warm-?up|save"
     r"|stop\w*|error|exception|fail\w*|rais\w*|in|with|over|during|between|via|about|only|each|all|initial"
@@ -203,6 +203,7 @@ _LIMITING = {
     "until",
     "last",
 }
+_ACTING = re.compile(r"(?i)\b(?:actors?|env|environment)\s*\Z")  # `Actor Steps = 4000` are not the learner's
 _CLAUSE = re.compile(r"[|,;:)\]}>]")
 _ALARM = re.compile(r"[Hh]eart-?[Bb]eat|[Ww]atchdog|Traceback|\b[A-Z]\w+(?:Error|Exception)\b")
 
@@ -226,6 +227,8 @@ def is_mention(before: str, bare: str) -> bool:
     if not found:
         return False
     clause = words(_CLAUSE.split(before)[-1])
+    if _ACTING.search(before):
+        return True
     last = list(words(bare))[-1:]
     return any(map(_mentions, last)) or any(map(_is_old, found)) or not _LIMITING.isdisjoint(clause)
 
