@@ -369,7 +369,9 @@ COMPUTE = (
         "plumbing",
         r"torch/(?:utils/_contextlib|_compile|autograd/(?:grad_mode|profiler)|amp/autocast_mode|profiler/)",
     ),
-    Entry("plumbing", r"torch/(?:_library|hub|_tensor|utils/hooks|utils/_device|overrides)"),
+    # An operator called by name: a collective's caller may be outside of it (wait_tensor since PyTorch 2.1).
+    Entry("plumbing", r"torch/(?:_ops\.py|_library/|utils/_python_dispatch\.py)", fallback="compute"),
+    Entry("plumbing", r"torch/(?:hub|_tensor|utils/hooks|utils/_device|overrides)"),
     Entry("plumbing", r"torch/multiprocessing/", fallback="subprocess"),
     Entry("compute", r"(?:^|/)torch/(?!testing/|utils/)"),
     Entry("plumbing", r"(?:^|/)torch/"),

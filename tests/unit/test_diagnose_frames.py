@@ -60,6 +60,12 @@ def test_own_work(name: str, cause: str) -> None:
         # What is read for a checkpoint is checkpoint; what a dataset reads is data; what an unknown one reads storage.
         ("checkpoint", ("read_exact /job/io.py:3", "load S/torch/serialization.py:9", "main /job/run.py:1")),
         ("data", ("read S/botocore/response.py:9", "__getitem__ /job/things.py:3", "main /job/run.py:1")),
+        # An operator called by name is whatever calls it: a collective that waits, or the module that computes.
+        ("communication", ("redispatch S/torch/_ops.py:882", "autograd_impl S/torch/_library/autograd.py:123",
+                           "__call__ S/torch/_ops.py:1279",
+                           "wait_tensor S/torch/distributed/_functional_collectives.py:142",
+                           "redistribute S/torch/distributed/tensor/_api.py:731", "main /job/run.py:1")),
+        ("compute", ("__call__ S/torch/_ops.py:1279", "forward /job/kernels/norm.py:4", "main /job/run.py:1")),
         # Formats of data sets are data wherever they are read.
         ("data", ("sync S/zarr/core/sync.py:140", "load_window /job/era5.py:88", "main /job/run.py:1")),
         ("storage_io", ("read S/botocore/response.py:9", "fetch_lexicon /job/things.py:3", "main /job/run.py:1")),
