@@ -52,11 +52,11 @@ faults: $(VENV)/.test .system-test ## real torch jobs with one fault each, captu
 test-nccl: $(VENV)/.test ## drive the NCCL client against NVIDIA's own RAS code, without a GPU (slow)
 	$(BIN)/python tests/programs/nccl_lab.py --slow
 
-bench-%: $(VENV)/.test .system-run .system-bench ## one benchmark, e.g. bench-merge
+bench-%: $(VENV)/.test .system-run .system-test .system-bench ## one benchmark, e.g. bench-merge
 	$(BIN)/python benchmarks/bench_$*.py
 
-bench: $(VENV)/.test .system-run .system-bench ## every benchmark, each beside a peer in the same run
-	@set -e; for one in benchmarks/bench_*.py; do echo "== $$one"; $(BIN)/python $$one; done
+bench: $(VENV)/.test .system-run .system-test .system-bench ## every benchmark beside a peer; the tables go to docs/benchmarks.md
+	$(BIN)/python -m benchmarks --write
 
 soak: $(VENV)/.test .system-run ## two hours of simulated jobs: no leak, no missed and no false alarm
 	$(BIN)/python benchmarks/soak.py $(SOAK_ARGS)

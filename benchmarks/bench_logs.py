@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.results import row
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -323,6 +325,13 @@ def main() -> int:
                 f"mtail {size / peer.wall:.0f} MB/s, {size / peer.cpu:.0f} MB per CPU second; "
                 f"ratio {peer.wall / ours.wall:.1f} by the clock, {ratio:.1f} by CPU"
             )
+            row(
+                f"{title}, {size:.0f} MB",
+                f"{size / ours.wall:.0f} MB/s, {size / ours.cpu:.0f} MB per CPU second",
+                peer=f"mtail {size / peer.wall:.0f} MB/s, {size / peer.cpu:.0f} MB per CPU second",
+                bound=f"{LEAST_RATIO:g} times",
+                good=ratio >= LEAST_RATIO and peer.wall / ours.wall >= LEAST_RATIO,
+            )
         last = write_source(source, bar, options.megabytes, b"\r")
         redrawn = drain(Ours, source, last)
         size = source.stat().st_size / 1e6
@@ -333,11 +342,23 @@ def main() -> int:
             f"memory: {held.growth:+.1f} MB over {held.input:.0f} MB (at most {MOST_GROWTH:.0f}), "
             f"{held.slope:+.2f} MB per GB in the second half, at most {held.peak:.0f} MB resident"
         )
+        row(
+            f"memory over {held.input:.0f} MB of log",
+            f"{held.growth:+.1f} MB",
+            bound=f"{MOST_GROWTH:.0f} MB",
+            good=held.growth <= MOST_GROWTH,
+        )
     for title, line, end in (("Megatron-LM", megatron, b"\n"), ("tqdm bars", bar, b"\r")):
         share, delay = steady(line, end, options.seconds)
         good &= share <= MOST_CPU and delay <= MOST_DELAY
         print(
             f"{title} at 1 MB/s: {share * 100:.2f}% of a core (at most 1%), line to metric {delay:.2f} s (at most 1)"
+        )
+        row(
+            f"{title} at 1 MB/s",
+            f"{share * 100:.2f}% of a core, line to metric {delay:.2f} s",
+            bound="1%, 1 s",
+            good=share <= MOST_CPU and delay <= MOST_DELAY,
         )
     return 0 if good else 1
 

@@ -22,6 +22,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.results import row
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "programs")]
 
@@ -174,6 +176,7 @@ def _peer_folder(given: Path | None, scratch: Path) -> str:
 
 def _line(name: str, measured: tuple[float, float, str]) -> None:
     print(f"  {name:46} {measured[0]:7.2f} s {measured[1]:6.0f} MB   {measured[2]}", flush=True)
+    row(name, f"{measured[0]:.2f} s, {measured[1]:.0f} MB")
 
 
 def compare(ranks: int, threads: int, given: Path | None, scratch: Path) -> bool:
@@ -194,6 +197,13 @@ def compare(ranks: int, threads: int, given: Path | None, scratch: Path) -> bool
     ratio = theirs[0] / mine[0]
     print(f"  {ratio:.1f} times faster than the peer (at least {LEAST_RATIO:.0f})")
     print(f"  {mine[0] / least[0]:.1f} times the floor")
+    row(
+        f"{ranks:,} ranks, files to verdict",
+        f"{ratio:.1f} times faster, {mine[1]:.0f} MB",
+        peer=f"{PEER}, which merges alone",
+        bound=f"{LEAST_RATIO:.0f} times, {MOST_MEGABYTES:.0f} MB",
+        good=ratio >= LEAST_RATIO and mine[1] <= MOST_MEGABYTES,
+    )
     return ratio >= LEAST_RATIO and mine[1] <= MOST_MEGABYTES
 
 

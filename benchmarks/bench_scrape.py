@@ -30,6 +30,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.results import row
+
 RANKS, WORKERS, PROCESSES = 16, 7, 1000
 INTERVAL = 15.0  # seconds between scrapes while CPU time is measured
 BURST = 100  # scrapes in a row while their duration is measured
@@ -241,6 +243,19 @@ def verdict(results: dict[str, Result], crowded: Result) -> int:
     ]
     for good, text in checks:
         print(f"{'ok  ' if good else 'MISS'} {text}", file=sys.stderr)
+    for one, name in ((ours, "a scrape"), (crowded, "a scrape beside many foreign processes")):
+        row(
+            name,
+            f"p50 {one.p50 * 1e3:.1f} ms, p99 {one.p99 * 1e3:.1f} ms; {one.cpu:.2%} of a core; "
+            f"{one.rss / (1 << 20):.0f} MiB; {one.samples} series",
+            peer="; ".join(
+                f"{other.name} p50 {other.p50 * 1e3:.1f} ms, {other.cpu:.2%}, {other.rss / (1 << 20):.0f} MiB"
+                for other in results.values()
+                if other is not ours and one is ours
+            ),
+        )
+    for good, text in checks:
+        row(text, "", good=good)
     return 0 if all(good for good, _ in checks) else 1
 
 

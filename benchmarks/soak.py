@@ -6,9 +6,9 @@ logs rotated, and some hang. Limits are a fiftieth of the shipped ones where scr
 hang must be paged once, captured once and diagnosed with the right culprit; no other job may be. Resident memory and
 descriptors of exporter and snapshotter must not grow over the last three quarters.
 
-    python benchmarks/soak.py [--minutes 120] [--jobs 5] [--seed 1]
+    python benchmarks/soak.py [--minutes 120] [--jobs 5] [--seed 1] [--write]
 
-Exit status 1 on a miss. Everything it starts ends with it.
+`--write` puts the summary into docs/operations.md. Exit status 1 on a miss. Everything it starts ends with it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ EXPORTER = {
     "nccl": {"enabled": False},
 }
 SAMPLE_SECONDS = 10.0
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "operations.md"
+MARKS = ("<!-- soak -->\n", "<!-- end of soak -->")
 PROGRAMS = ("exporter", "snapshotter", "prometheus", "alertmanager")
 JUDGED = ("exporter", "snapshotter")
 
@@ -182,6 +185,14 @@ class Soak:
         return 1 if found else 0
 
 
+def write(rows: Sequence[tuple[str, str]]) -> None:
+    """Put the summary into the page."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    table = "".join(f"| {label} | {value} |\n" for label, value in rows)
+    PAGE.write_text(f"{before}{MARKS[0]}| | |\n|---|---|\n{table}{MARKS[1]}{after}", encoding="utf-8")
+
+
 def alone() -> None:
     """As root, go on in a process namespace of its own, where no other job of this machine is seen."""
     if os.geteuid() == 0 and os.getpid() != 1:
@@ -194,6 +205,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120.0, help="(%(default)s)")
     parser.add_argument("--jobs", type=int, default=5, help="side by side (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of what the jobs do (%(default)s)")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.relative_to(ROOT)}")
     options = parser.parse_args()
     alone()
     processes.adopt_orphans()
@@ -210,8 +222,11 @@ def main() -> int:
             chain.start()
             soak = Soak(chain, jobs, seen)
             soak.run(options.minutes * 60)
-            for label, value in soak.summary():
+            rows = soak.summary()
+            for label, value in rows:
                 print(f"{label:<48}{value}")
+            if options.write:
+                write(rows)
             return soak.verdict()
         except (ChainError, KeyboardInterrupt) as error:
             print(f"ended: {error!r}", file=sys.stderr)
