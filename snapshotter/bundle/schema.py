@@ -181,7 +181,7 @@ def verdict_summary(report: dict[str, Any]) -> VerdictSummary:
         scope=verdict["scope"],
         cause=verdict["cause"],
         culprit_ranks=verdict["culprit_ranks"],
-        culprit_nodes=tuple(verdict["culprit_nodes"]),
+        culprit_nodes=tuple(map(storable, verdict["culprit_nodes"])),
         confidence=verdict["confidence"],
-        headline=verdict["headline"],
+        headline=storable(verdict["headline"]),
     )

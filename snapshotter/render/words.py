@@ -102,6 +102,11 @@ def seen(text: object) -> str:
     return str(text).translate(_HIDDEN)
 
 
+def seen_lines(text: str) -> str:
+    """The same for a text of several lines."""
+    return "\n".join(seen(line.expandtabs()) for line in text.replace("\r\n", "\n").split("\n"))
+
+
 def breakable(text: object) -> Markup:
     """The same, escaped for HTML, with places where a long path may be broken."""
     return Markup(re.sub("/", "/<wbr>", str(escape(seen(text)))))
@@ -116,5 +121,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "clip_ranks": clip_ranks,
     "done": done,
     "seen": seen,
+    "seen_lines": seen_lines,
     "breakable": breakable,
 }
