@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import yaml
 
-from snapshotter import config, metrics
+from snapshotter import config
 
 if TYPE_CHECKING:
     from conftest import Service
@@ -36,13 +36,6 @@ def test_every_address_that_is_described_is_there(service: Service) -> None:
     assert len(described) > 10
     for method, path in described:
         assert adapter.test(path.replace("ID", "20261130T012233Z-0123456789ab"), method), f"{method} {path}"
-
-
-def test_every_metric_is_described_with_its_labels() -> None:
-    rows = dict(re.findall(r"^\| `(snapshotter_\w+)` \| ([^|]*)\|", TEXT, re.MULTILINE))
-    assert {name: tuple(filter(None, labels.strip().split(", "))) for name, labels in rows.items()} == {
-        spec.name: spec.labels for spec in metrics.TABLE
-    }
 
 
 def test_the_settings_that_are_shown_are_good_and_defaults_are_true() -> None:
