@@ -51,7 +51,6 @@ class Site:
         services.index.adopt(manifest, services.store.size(manifest.capture_id))
         return manifest.capture_id
 
-
     def adopt(self, folder: Path) -> str:
         """Stores a bundle that lies in a folder, and gives its id."""
         services, manifest = self.running.services, open_folder(folder).manifest()
