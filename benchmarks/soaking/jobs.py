@@ -122,10 +122,14 @@ class Jobs:
 
     def _kill(self, job_id: str) -> None:
         for one in self._ranks.pop(job_id):
-            # The group: a rank in disk sleep has a child that sleeps as well.
+            # The group: a rank in disk sleep has a child that sleeps as well, and becomes ours when the rank is gone.
+            below = processes.descendants(one.pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(one.pid, signal.SIGKILL)
             one.wait()
+            for pid in below:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
 
 
 def _for(seconds: float) -> Iterator[None]:
