@@ -146,7 +146,7 @@ def test_without_agents_this_node_is_captured(rank: TrainingProcess, tmp_path: P
     assert (answer.node, answer.outcome, answer.job_id) == ("here", "ok", rank.job_id)
     assert [(one.pid, one.rank, one.outcome) for one in answer.processes] == [(rank.id.pid, 0, "ok")]
     assert answer.nccl is not None
-    assert answer.nccl.error == "not asked: no process has loaded libnccl.so"
+    assert answer.nccl.error == "not asked: no process has loaded NCCL"
 
 
 @pytest.fixture
