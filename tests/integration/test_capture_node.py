@@ -150,7 +150,9 @@ def test_a_process_in_disk_sleep_is_read_without_stopping_it(
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     pid = start(sys.executable, PROGRAMS / "capture_disk_sleep.py", fifo).pid
-    wait_until(lambda: state(pid) == "D")
+    # While Python starts it may be in D for a moment; it stays there once its child waits at the FIFO.
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    wait_until(lambda: bool(children.read_text()) and state(pid) == "D")
 
     found = by_pid(capture([pid]))[pid]
 
