@@ -57,23 +57,37 @@ def parse_dump(text: bytes) -> tuple[Thread, ...]:
     )
 
 
-def roots(threads: Sequence[Thread]) -> dict[int, tuple[str, str]]:
-    """The outermost frame of each thread that has frames, as (name, filename) by thread id."""
-    return {
-        thread.thread_id: (thread.frames[-1].name, thread.frames[-1].filename)
-        for thread in threads
-        if thread.frames
-    }
-
-
 def looks_whole(threads: Sequence[Thread]) -> bool:
     """Whether every stack begins where Python stacks begin.
 
     A stack read while it changed is cut short and begins in the middle. A thread that C++ made begins with
     any function, so False means only "read it again".
     """
-    outermost = roots(threads)
-    return bool(outermost) and all(name.rpartition(".")[2] in _ROOTS for name, _ in outermost.values())
+    return any(thread.frames for thread in threads) and not _odd_roots(threads)
+
+
+def same_foreign_roots(earlier: Sequence[Thread], later: Sequence[Thread]) -> bool:
+    """Whether two readings begin in the same odd places, and only in threads that may begin anywhere.
+
+    Those are threads that C++ made: `threading` gives names to its own alone, and calls the others Dummy-N.
+    """
+    odd = _odd_roots(later)
+    named = {
+        thread.thread_id
+        for thread in later
+        if thread.thread_name and not thread.thread_name.startswith("Dummy-")
+    }
+    return _odd_roots(earlier) == odd and not named & odd.keys()
+
+
+def _odd_roots(threads: Sequence[Thread]) -> dict[int, tuple[str, str]]:
+    """The outermost frame, as (name, filename) by thread id, of threads that do not begin as Python's own."""
+    outermost = {thread.thread_id: thread.frames[-1] for thread in threads if thread.frames}
+    return {
+        thread_id: (frame.name, frame.filename)
+        for thread_id, frame in outermost.items()
+        if frame.name.rpartition(".")[2] not in _ROOTS
+    }
 
 
 def explain_failure(stderr: str) -> tuple[Outcome, str]:

@@ -19,7 +19,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from snapshotter.capture.dump import UnreadableDump, explain_failure, looks_whole, parse_dump, roots
+from snapshotter.capture.dump import (
+    UnreadableDump,
+    explain_failure,
+    looks_whole,
+    parse_dump,
+    same_foreign_roots,
+)
 from snapshotter.stacks.model import Outcome, Thread
 
 _STOPPED = frozenset("Tt")
@@ -133,7 +139,8 @@ class PySpy:
             if dump.pause_seconds is not None:
                 pauses.append(dump.pause_seconds)
             if dump.outcome == "ok":
-                if blocking or looks_whole(dump.threads) or _same_roots(partial, dump):
+                again = partial is not None and same_foreign_roots(partial.threads, dump.threads)
+                if blocking or looks_whole(dump.threads) or again:
                     return _with_pause(dump, pauses)
                 partial = dump
             else:
@@ -257,10 +264,6 @@ class PySpy:
                 except (ProcessLookupError, PermissionError):
                     return
             time.sleep(_LOOK_INTERVAL)
-
-
-def _same_roots(earlier: Dump | None, later: Dump) -> bool:
-    return earlier is not None and roots(earlier.threads) == roots(later.threads)
 
 
 def _with_pause(dump: Dump, pauses: list[float]) -> Dump:

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from snapshotter.capture.dump import UnreadableDump, explain_failure, looks_whole, parse_dump
+from snapshotter.capture.dump import (
+    UnreadableDump,
+    explain_failure,
+    looks_whole,
+    parse_dump,
+    same_foreign_roots,
+)
 from snapshotter.stacks.model import Frame
 
 
@@ -13,12 +20,12 @@ def frame(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "filename": "/app/train.py", "line": 7, "locals": None, "is_entry": True, **more}
 
 
-def dump(*stacks: list[dict[str, Any]]) -> bytes:
+def dump(*stacks: list[dict[str, Any]], names: Sequence[str | None] = ()) -> bytes:
     threads = [
         {
             "pid": 4,
             "thread_id": number,
-            "thread_name": None,
+            "thread_name": names[number] if names else None,
             "os_thread_id": 40 + number,
             "active": False,
             "owns_gil": number == 0,
@@ -61,6 +68,24 @@ def test_a_stack_that_begins_in_the_middle_is_not_whole(
     stacks: list[list[dict[str, Any]]], whole: bool
 ) -> None:
     assert looks_whole(parse_dump(dump(*stacks))) is whole
+
+
+@pytest.mark.parametrize(
+    ("name", "root", "same"),
+    [
+        (None, "on_message", True),  # a thread of C++, which begins with what it calls
+        ("Dummy-3", "on_message", True),
+        (None, "on_timer", False),
+        ("sorter", "on_message", False),  # a thread of Python's: cut short twice, by chance in the same place
+    ],
+)
+def test_only_threads_of_cpp_may_begin_anywhere(name: str | None, root: str, same: bool) -> None:
+    names = ("MainThread", name)
+    first, second = (
+        parse_dump(dump([frame("f"), frame("<module>")], [frame("f"), frame(begin)], names=names))
+        for begin in ("on_message", root)
+    )
+    assert same_foreign_roots(first, second) is same
 
 
 # What py-spy 0.4.3 wrote to stderr.
