@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -78,3 +78,11 @@ def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str
     """Run a program of ours to its end."""
     command = [str(SCRIPTS / program), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = DEADLINE_SECONDS) -> None:
+    """Until the condition holds; an AssertionError where it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.1)

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from snapshotter.bundle.store import BundleStore, open_store
 from snapshotter.config import Config, StorageConfig
 from snapshotter.errors import NotFound
 from snapshotter.stacks.model import NcclAnswer, NodeAnswer, Process
+from tests.running import wait_for
 
 if TYPE_CHECKING:
     from conftest import Start
@@ -82,13 +83,6 @@ def bundle(job_id: str = "llama", *, at: float | None = None) -> tuple[str, dict
 def keys(bucket: str) -> set[str]:
     listed = boto3.client("s3").list_objects_v2(Bucket=bucket)
     return {one["Key"] for one in listed.get("Contents", ())}
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
 
 
 @pytest.fixture

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import ssl
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +18,7 @@ from werkzeug.test import Client
 
 from exporter import server, webconfig
 from exporter.yamlconfig import ConfigError
-
-
-def hello(_environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    start_response("200 OK", [("Content-Type", "text/plain")])
-    return [b"hello"]
-
-
-@contextmanager
-def serving(path: Path | None, app: webconfig.WsgiApp = hello) -> Iterator[int]:
-    config = webconfig.load(path)
-    server = webconfig.server(webconfig.Gate(app, config), "127.0.0.1:0", config, path, threads=2)
-    webconfig.bind(server)
-    thread = threading.Thread(target=server.serve)
-    thread.start()
-    try:
-        yield server.bind_addr[1]
-    finally:
-        server.stop()
-        thread.join()
+from tests.serving import hello, serving
 
 
 def get(
