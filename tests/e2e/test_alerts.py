@@ -166,7 +166,8 @@ def test_alerts_about_jobs(chat: Chat, tmp_path: Path) -> None:
         "nccl": {"version": "2.30.7", "quiet_start": "0s"},
         "logs": [{"path": str(watched), "job_id": "unreadable"}],
     }
-    snapshotter = {"capture": {"sample_interval": "2s"}}
+    # A capture takes long enough for people to be told that the verdict is missing, before it comes.
+    snapshotter = {"capture": {"sample_interval": "20s"}}
     with running(chat, tmp_path, exporter=exporter, snapshotter=snapshotter) as chain, piped("piped"):
         for name, answer in (
             ("nccl-dead", "killed-t75-json-2.30.7"),
