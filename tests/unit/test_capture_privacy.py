@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +38,29 @@ SECRET = "s3cr3tV4lue"
         ["train.py", f"logger.kwargs={{'auth-token': '{SECRET} x'}}"],
         ["train.py", f"--thing=ghp_{SECRET * 2}"],
         ["train.py", f"sk-{SECRET * 2}"],
+        ["srun", f"--export=ALL,WANDB_API_KEY={SECRET}", "python"],
+        ["docker", "run", f"--env=HF_TOKEN={SECRET}"],
+        ["helm", f"--set=replicas=1,db.password={SECRET}"],
+        ["train.py", f"--kwargs=[api_key={SECRET}]"],
+        ["train.py", f"'--password={SECRET}'"],
+        ["train.py", f"logger[0].token={SECRET}"],
+        ["train.py", f"--logger={{'a': {{'token': '{SECRET}'}}}}"],
+        ["train.py", f'--config={{"api_key": "a\\"{SECRET}", "lr": 1}}'],
+        ["train.py", f"--password\u00a0{SECRET}"],
+        ["train.py", f"postgres://user:a@{SECRET}@host/db"],
+        ["train.py", f"postgres://user:a/{SECRET}@host/db"],
+        ["train.py", f"user:{SECRET}@tcp(host:3306)/db"],
+        ["train.py", f"PGPASSWORD={SECRET}"],
+        ["train.py", f"--db-creds={SECRET}"],
+        ["curl", "-u", f"me:{SECRET}"],
+        ["curl", f"--user=me:{SECRET}"],
+        ["bash", "-c", f"curl -u me:{SECRET} https://x; python train.py"],
+        ["aws", "configure", "set", "aws_secret_access_key", SECRET],
+        ["train.py", f"pipe:curl -s https://store/x?sv=1&sig={SECRET}"],
+        ["train.py", f"https://s3/x?X-Amz-Signature={SECRET}&X-Amz-Date=1"],
+        ["train.py", f"--hook=https://hooks.slack.com/services/T0/B0/{SECRET}"],
+        ["train.py", f"nvapi-{SECRET * 2}"],
+        ["train.py", f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----"],
     ],
 )
 def test_no_secret_is_left(words: list[str]) -> None:
@@ -59,6 +84,18 @@ def test_no_secret_is_left(words: list[str]) -> None:
             "-c",
             "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5)",
         ],
+        [
+            "docker",
+            "run",
+            "-u",
+            "1000:1000",
+            "registry/image:24.05@sha256:0123",
+            "--bypass",
+            "1",
+            "--compat=2",
+        ],
+        ["python", "-u", "x", "http://host:8080/path/a@2x.png", "tcp://10.0.0.1:29500", "file:///a/b@c"],
+        ["git@host.example:org/repo.git", "rank0@host:/p", "--num-tokens", "5", "optim.betas=[0.9,0.95]"],
     ],
 )
 def test_what_is_no_secret_stays(words: list[str]) -> None:
@@ -79,6 +116,13 @@ def test_endless_command_lines_are_cut() -> None:
 @given(st.lists(st.text(), max_size=6))
 def test_any_command_line_can_be_masked(words: list[str]) -> None:
     assert isinstance(mask_command_line(words), str)
+
+
+@pytest.mark.parametrize("piece", ["a", "a:", "[a]", "X-", 'a="', "token=", "x://a:b@", " ", "a@", "-u a:"])
+def test_no_word_takes_long(piece: str) -> None:
+    began = time.process_time()
+    mask_command_line([piece * (4096 // len(piece))] * 4)
+    assert time.process_time() - began < 2
 
 
 def test_of_the_environment_only_known_harmless_variables_are_taken() -> None:
