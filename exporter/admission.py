@@ -1,10 +1,11 @@
-"""What all connections of a server share: how many may wait for a request, and how much they may hold meanwhile."""
+"""What all connections of a server share: how many may wait, and how much they may hold meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 
 MOST_WAITING = (
     400  # connections whose request is still to come; well below the usual limit of 1,024 descriptors
@@ -23,8 +24,11 @@ class Admission:
         self._lock = threading.Lock()
         self._waiting: dict[socket.socket, None] = {}  # the longest first
         self._bytes = 0
-        # Bodies of unknown length are read by a thread as they come: never by all threads.
-        self.streams = threading.BoundedSemaphore(max(1, threads // 2))
+        # Bodies of unknown length are read by a thread as they come, and answers sent as they are read: never by
+        # all threads.
+        self.streams = threading.BoundedSemaphore(max(1, threads // 4))
+        self._most_slow = max(1, threads // 2)
+        self._slow: dict[socket.socket, Callable[[], float]] = {}
 
     def wait(self, sock: socket.socket) -> None:
         """This connection waits; where too many do, the one that has waited longest is ended."""
@@ -34,9 +38,23 @@ class Admission:
             if oldest is not None:
                 del self._waiting[oldest]
         if oldest is not None:
-            with contextlib.suppress(OSError):
-                # Its own thread of the moment closes it. Not SSLSocket's, which would also drop the TLS state.
-                socket.socket.shutdown(oldest, socket.SHUT_RDWR)
+            _shut(oldest)
+
+    def send_slowly(self, sock: socket.socket, rate: Callable[[], float]) -> None:
+        """A thread waits for who reads here; where too many do, the slowest of the others is ended."""
+        with self._lock:
+            slowest = None
+            if len(self._slow) >= self._most_slow:
+                slowest = min(self._slow, key=lambda one: self._slow[one]())
+                del self._slow[slowest]
+            self._slow[sock] = rate
+        if slowest is not None:
+            _shut(slowest)
+
+    def sent(self, sock: socket.socket) -> None:
+        """No thread waits for it any more."""
+        with self._lock:
+            self._slow.pop(sock, None)
 
     def leave(self, sock: socket.socket) -> None:
         """It no longer waits."""
@@ -48,3 +66,10 @@ class Admission:
         with self._lock:
             self._bytes += size
             return self._bytes <= self._most_bytes
+
+
+def _shut(sock: socket.socket) -> None:
+    """End a connection, which its own thread of the moment then closes."""
+    with contextlib.suppress(OSError):
+        # Not SSLSocket's, which would also drop the TLS state.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)

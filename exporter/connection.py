@@ -3,7 +3,8 @@
 cheroot 11 hands each new connection to a thread, which then waits for every byte of the request; ten clients that
 send a byte at a time hold ten threads, and the handshake of TLS holds the loop that accepts. Here a thread takes
 what has arrived, without waiting, and gives the connection back to the selector until the request is whole: head and
-announced body, within one deadline. The handshake is done the same way.
+announced body, within one deadline. The handshake is done the same way. How long a thread waits for who reads the
+answer is bounded too (`sending`).
 
 cheroot 11 also reads through Python's model of its input and output (`_pyio`), and sends the head of an answer and
 its body apart; for a small request that is a third of the whole work. Here the interpreter's own buffers are used.
@@ -23,6 +24,8 @@ from typing import Any
 from cheroot.makefile import MakeFile
 from cheroot.server import HTTPConnection
 
+from exporter.sending import Sink, Writer
+
 log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 10.0  # from the first byte of a request, or of a handshake, to the last
@@ -36,10 +39,6 @@ _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", re.
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 
 
-class _Writer(io.BufferedWriter):
-    bytes_written = 0  # cheroot's statistics, which are off
-
-
 class _Source(socket.SocketIO):
     """A socket as the reader sees it: first what has arrived, then, until the deadline, what is still to come.
 
@@ -50,7 +49,7 @@ class _Source(socket.SocketIO):
         super().__init__(sock, "r")
         self.sock = sock
         self.pending = bytearray()
-        self.writer: _Writer | None = None
+        self.writer: Writer | None = None
         self.waits = False
         self.deadline = 0.0  # of time.monotonic
 
@@ -98,17 +97,16 @@ class _Refused(Exception):
     """The connection ends, with this status where there is one to say."""
 
 
-def _file(sock: socket.socket, mode: str, _size: int) -> _Reader | _Writer:
-    if "r" in mode:
-        return _Reader(_Source(sock))
-    return _Writer(socket.SocketIO(sock, "w"), _BUFFER)
-
-
 class Connection(HTTPConnection):
     """One connection, over TLS or not. Its server has an `admission`."""
 
     def __init__(self, server: Any, sock: Any, makefile: Any = MakeFile) -> None:
-        super().__init__(server, sock, _file)
+        def file(sock: socket.socket, mode: str, _size: int) -> _Reader | Writer:
+            if "r" in mode:
+                return _Reader(_Source(sock))
+            return Writer(Sink(sock, server.admission), _BUFFER)
+
+        super().__init__(server, sock, file)
         self.rfile.source.writer = self.wfile
         self._shaken = not isinstance(sock, ssl.SSLSocket)
         self._deadline: float | None = None
@@ -145,12 +143,14 @@ class Connection(HTTPConnection):
     def _answer(self) -> bool:
         source = self.rfile.source
         source.waits, source.deadline = True, time.monotonic() + REQUEST_SECONDS
-        self.socket.settimeout(self.server.timeout)
-        keep = bool(super().communicate())  # type: ignore[no-untyped-call]
+        self.wfile.sink.begin()
         try:
+            keep = bool(super().communicate())  # type: ignore[no-untyped-call]
             self.wfile.flush()
-        except OSError:  # the other side has gone
+        except OSError:  # the other side has gone, or is too slow
             return False
+        finally:
+            self.wfile.sink.end()
         return keep
 
     def close(self) -> None:
@@ -158,6 +158,7 @@ class Connection(HTTPConnection):
         self._give_back()
         with contextlib.suppress(OSError):
             self.wfile.close()
+        self.wfile.sink.end()
         with contextlib.suppress(OSError):  # raised here it would end the thread
             super().close()
         self.socket.close()

@@ -8,16 +8,17 @@ import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
-from exporter import admission, connection
+from exporter import admission, connection, sending
 from tests.running import Program, running, wait_for
-from tests.serving import serving
+from tests.serving import hello, serving
 
 SLOW = 50  # of each kind
 AT_MOST = 8.0  # seconds for an answer meanwhile, on a busy machine: who waits for the slow ones waits for 10
@@ -135,6 +136,16 @@ def test_notifications_go_on(tls: tuple[Path, ssl.SSLContext], tmp_path: Path) -
 
 # The server by itself
 
+PIECE, PIECES = b"x" * (1 << 20), 64
+
+
+def endless(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """`/` is small, everything else goes on for longer than any buffer."""
+    if environ["PATH_INFO"] == "/":
+        return hello(environ, start_response)
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return (PIECE for _ in range(PIECES))
+
 
 def connected(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=20)
@@ -217,6 +228,71 @@ def test_parts_of_requests_take_bounded_memory() -> None:
 
         # What was given back may be used again, once the server has seen that the others are gone.
         wait_for(answered)
+
+
+def begin(stack: ExitStack, port: int, context: ssl.SSLContext | None) -> socket.socket:
+    """A client that has asked for what is large and has read how it begins."""
+    client = stack.enter_context(connected(port))
+    if context is not None:
+        client = stack.enter_context(context.wrap_socket(client, server_hostname="localhost"))
+    client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert client.recv(15) == b"HTTP/1.1 200 OK"
+    return client
+
+
+def ended(client: socket.socket) -> bool:
+    """Whether the answer breaks off, read as fast as can be."""
+    size = 0
+    while True:
+        try:
+            data = client.recv(1 << 20)
+        except (ConnectionError, ssl.SSLError):
+            return True
+        size += len(data)
+        if not data:
+            return size < PIECES * len(PIECE)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_who_reads_slowly_leaves_threads_to_others(
+    tls: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch, encrypted: bool
+) -> None:
+    path, context = tls if encrypted else (None, None)
+    monkeypatch.setattr(sending, "STALLED", 60.0)
+    monkeypatch.setattr(sending, "HEAD_START", 60.0)
+    with serving(path, app=endless) as port, ExitStack() as stack:
+        slow = [begin(stack, port, context) for _ in range(6)]  # of two threads, one may wait for one of them
+        small = stack.enter_context(connected(port))
+        if context is not None:
+            small = stack.enter_context(context.wrap_socket(small, server_hostname="localhost"))
+        small.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert small.recv(15) == b"HTTP/1.1 200 OK"
+        assert sum(ended(one) for one in slow) == 5
+
+
+def test_who_reads_slower_than_the_slowest_rate_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "HEAD_START", 1.0)
+    monkeypatch.setattr(sending, "SLOWEST", 1 << 30)
+    with serving(app=endless) as port, ExitStack() as stack:
+        client = begin(stack, port, None)
+        received, until = 0, time.monotonic() + 20
+        with suppress(ConnectionError):
+            while data := client.recv(100_000):
+                received += len(data)
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        assert received < PIECES * len(PIECE)
+
+
+def test_who_reads_at_his_leisure_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "PATIENCE", 0.0)  # whoever it is
+    with serving(app=endless) as port, ExitStack() as stack:
+        client = begin(stack, port, None)
+        received = 15
+        while data := client.recv(1 << 20):
+            received += len(data)
+        assert received > PIECES * len(PIECE)
+        assert ask(port).endswith(b"hello")
 
 
 def test_plain_http_to_a_tls_port_is_told(tls: tuple[Path, ssl.SSLContext]) -> None:
