@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from exporter.yamlconfig import ConfigError
@@ -25,11 +26,12 @@ class Analyser:
         return report.to_json(report.analyse(capture, at=at, knowledge=self.knowledge, sizes=self.sizes))
 
 
-def analyser(config: AnalysisConfig) -> Analyser:
-    """The analysis by the `analysis` section of the configuration. Raises ConfigError."""
+def analyser(config: AnalysisConfig, where: Path | None = None) -> Analyser:
+    """The analysis by the `analysis` section of the configuration file `where`. Raises ConfigError."""
     entries = (Entry(one.kind, one.path, one.function) for one in config.frames)  # type: ignore[arg-type]
     try:
         knowledge = with_entries(entries)
     except ValueError as error:
-        raise ConfigError(f"analysis.frames: {error}") from error
+        file = "" if where is None else f"{where}: "
+        raise ConfigError(f"{file}analysis.frames: {error}") from error
     return Analyser(knowledge, ParallelSizes(config.tensor_parallel_size, config.pipeline_parallel_size))

@@ -14,7 +14,6 @@ from exporter.yamlconfig import ConfigError
 from snapshotter import __version__, analysis, analyze, config, maintenance, oneshot, serving
 from snapshotter.capture.pyspy import PySpyMissing
 from snapshotter.errors import SnapshotterError
-from snapshotter.web.auth import TokenFile
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -218,12 +217,12 @@ def _capture(options: argparse.Namespace) -> int:
         config.load(options.config),
         node=serving.node_name(),
         procfs=ProcFS(options.procfs),
-        read_token=lambda path: TokenFile(path).token,
+        read_token=serving.read_token,
     )
 
 
 def _analyze(options: argparse.Namespace) -> int:
-    chosen = analysis.analyser(config.load(options.config).analysis)
+    chosen = analysis.analyser(config.load(options.config).analysis, options.config)
     return analyze.run(
         options.path,
         format=options.format,
@@ -243,6 +242,6 @@ def _reindex(options: argparse.Namespace) -> int:
 
 
 def _check_config(options: argparse.Namespace) -> int:
-    analysis.analyser(config.load(options.file).analysis)
+    analysis.analyser(config.load(options.file).analysis, options.file)
     print(f"{options.file}: good")
     return 0

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import fsspec
 import msgspec
 
 from exporter import yamlconfig
 from exporter.yamlconfig import Duration, Size
 from snapshotter.capture.inventory import parse_agent
+
+_MOST_THREADS = 256
+_LONGEST_JOB_ID = 1024
+_LONGEST_REASON = 500
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -122,34 +130,92 @@ def load(path: Path | None) -> Config:
 
 def _check(config: Config, where: str) -> None:
     """What types cannot say. Raises yamlconfig.ConfigError."""
+    capture, agents, incidents = config.capture, config.agents, config.incidents
     problems = (
-        (config.workers < 1, "workers", "at least 1"),
-        (config.incidents.max_captures < 1, "incidents.max_captures", "at least 1"),
-        (config.incidents.recapture_after <= 0, "incidents.recapture_after", "longer than 0s"),
+        (not 1 <= config.workers <= _MOST_THREADS, "workers", f"1 to {_MOST_THREADS}"),
+        (incidents.max_captures < 1, "incidents.max_captures", "at least 1"),
+        (incidents.recapture_after <= 0, "incidents.recapture_after", "longer than 0s"),
+        (incidents.forget_after < 60, "incidents.forget_after", "at least 1m, and more than repeat_interval"),
         (config.storage.keep <= 0, "storage.keep", "longer than 0s"),
-        (config.capture.processes_at_once < 1, "capture.processes_at_once", "at least 1"),
-        (not 0 <= config.capture.sample_interval <= 60, "capture.sample_interval", "0s to 1m"),
-        (not 1 <= config.capture.node_timeout <= 600, "capture.node_timeout", "1s to 10m"),
-        (not 0 < config.agents.port < 65536, "agents.port", "1 to 65535"),
+        (config.storage.max_size < 1, "storage.max_size", "at least 1 byte"),
+        (capture.job_id == "", "capture.job_id", "a name, or left out"),
+        (
+            not 1 <= capture.processes_at_once <= _MOST_THREADS,
+            "capture.processes_at_once",
+            f"1 to {_MOST_THREADS}",
+        ),
+        (not 0 <= capture.sample_interval <= 60, "capture.sample_interval", "0s to 1m"),
+        (not 0.1 <= capture.process_timeout <= 600, "capture.process_timeout", "100ms to 10m"),
+        (not 1 <= capture.node_timeout <= 600, "capture.node_timeout", "1s to 10m"),
+        (not 0 < agents.port < 65536, "agents.port", "1 to 65535"),
+        (
+            agents.total_timeout < capture.node_timeout,
+            "agents.total_timeout",
+            f"at least capture.node_timeout, {capture.node_timeout:g}s: no node would answer in time",
+        ),
+        (not _LABEL.fullmatch(agents.address_label), "agents.address_label", "the name of a label"),
+        (_below_one(config.analysis.tensor_parallel_size), "analysis.tensor_parallel_size", "at least 1"),
+        (_below_one(config.analysis.pipeline_parallel_size), "analysis.pipeline_parallel_size", "at least 1"),
     )
     for wrong, key, wanted in problems:
         if wrong:
             raise yamlconfig.ConfigError(f"{where}: {key} must be {wanted}")
-    _check_sharing(config.storage, where)
-    for number, node in enumerate(config.agents.nodes):
-        try:
-            parse_agent(node)
-        except ValueError as error:
-            raise yamlconfig.ConfigError(f"{where}: agents.nodes[{number}]: {error}") from error
+    check_url(config.prometheus.url, f"{where}: prometheus.url")
+    _check_storage(config.storage, where)
+    _check_agents(agents, where)
+    seen: set[str] = set()
     for number, schedule in enumerate(config.schedules):
+        key = f"{where}: schedules[{number}]"
         if schedule.every < 60:
-            raise yamlconfig.ConfigError(f"{where}: schedules[{number}].every must be at least 1m")
+            raise yamlconfig.ConfigError(f"{key}.every must be at least 1m")
         if not schedule.job_id:
-            raise yamlconfig.ConfigError(f"{where}: schedules[{number}].job_id is empty")
+            raise yamlconfig.ConfigError(f"{key}.job_id is empty")
+        if len(schedule.job_id) > _LONGEST_JOB_ID or len(schedule.reason) > _LONGEST_REASON:
+            raise yamlconfig.ConfigError(
+                f"{key} is too long: job_id has at most {_LONGEST_JOB_ID} characters, reason {_LONGEST_REASON}"
+            )
+        if schedule.job_id in seen:
+            raise yamlconfig.ConfigError(f"{key}.job_id has a schedule already: keep one of the two")
+        seen.add(schedule.job_id)
 
 
-def _check_sharing(storage: StorageConfig, where: str) -> None:
-    """Several snapshotters share the work only if they share index, queue and bundles. Raises ConfigError."""
+def _below_one(number: int | None) -> bool:
+    return number is not None and number < 1
+
+
+def check_url(url: str | None, name: str) -> None:
+    """Raises yamlconfig.ConfigError for what is no address of a web server; `name` is whose value it is."""
+    if url is None:
+        return
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        good = False
+    if not good:
+        raise yamlconfig.ConfigError(f"{name}: {url!r} is no address: write it like http://prometheus:9090")
+
+
+def _check_storage(storage: StorageConfig, where: str) -> None:
+    """Where things are kept, and that several snapshotters share all of it or nothing. Raises ConfigError."""
+    kinds = {
+        "index": (storage.index, ("sqlite", "postgresql", "postgres")),
+        "queue": (storage.queue, ("sqlite", "postgresql", "postgres", "redis", "rediss", "unix")),
+    }
+    for key, (url, known) in kinds.items():
+        scheme, separator, _ = (url or "").partition(":")
+        if url is not None and not (separator and scheme.partition("+")[0] in known):
+            listed = ", ".join(f"{one}://…" for one in known if one != "postgres")
+            raise yamlconfig.ConfigError(f"{where}: storage.{key} must be one of {listed}, or left out")
+    if storage.bundles is not None and (not storage.bundles or storage.bundles.startswith("~")):
+        raise yamlconfig.ConfigError(
+            f"{where}: storage.bundles must be a folder, written in full, or a URL such as s3://bucket/prefix"
+        )
+    protocol, separator, _ = (storage.bundles or "").rpartition("::")[2].partition("://")
+    if separator and protocol not in fsspec.available_protocols():
+        raise yamlconfig.ConfigError(
+            f"{where}: storage.bundles: nothing is known of {protocol}://: give a folder or s3://bucket/prefix"
+        )
     shared_index = (storage.index or "").startswith("postgres")
     if not shared_index and (storage.queue or "").startswith(("postgres", "redis", "unix")):
         raise yamlconfig.ConfigError(
@@ -159,3 +225,25 @@ def _check_sharing(storage: StorageConfig, where: str) -> None:
         raise yamlconfig.ConfigError(
             f"{where}: storage.index is shared: storage.bundles must be a folder or store that all share"
         )
+
+
+def _check_agents(agents: AgentsConfig, where: str) -> None:
+    """Raises yamlconfig.ConfigError."""
+    places: dict[object, int] = {}
+    for number, text in enumerate(agents.nodes):
+        try:
+            agent = parse_agent(text, agents.port)
+        except ValueError as error:
+            raise yamlconfig.ConfigError(f"{where}: agents.nodes[{number}]: {error}") from error
+        for place in (agent.node, (agent.host, agent.port)):
+            if place is not None and places.setdefault(place, number) != number:
+                raise yamlconfig.ConfigError(
+                    f"{where}: agents.nodes[{number}]: {text!r} is there already, as agents.nodes[{places[place]}]"
+                )
+    for key in ("ca_file", "cert_file", "key_file", "server_name"):
+        if getattr(agents, key) is not None and not agents.tls:
+            raise yamlconfig.ConfigError(
+                f"{where}: agents.{key} is given but agents are asked without TLS: add agents.tls: true"
+            )
+    if agents.key_file is not None and agents.cert_file is None:
+        raise yamlconfig.ConfigError(f"{where}: agents.key_file is given without agents.cert_file")

@@ -21,7 +21,7 @@ from exporter.yamlconfig import ConfigError
 from snapshotter import analysis, app, config
 from snapshotter.bundle.schema import CaptureRequest
 from snapshotter.capture import agent as agent_app
-from snapshotter.capture.job import JobCapturer
+from snapshotter.capture.job import JobCapturer, check_files
 from snapshotter.capture.local import LocalNode, local_node
 from snapshotter.capture.node import Progress as Step
 from snapshotter.stacks.model import JobCapture, NodeAnswer
@@ -45,9 +45,17 @@ class Web:
 class Files:
     """The configuration files in force; a reload replaces all or none. Raises ConfigError."""
 
-    def __init__(self, web: Web, *, prometheus_url: str | None = None) -> None:
+    def __init__(
+        self,
+        web: Web,
+        *,
+        prometheus_url: str | None = None,
+        check: Callable[[config.Config], None] = lambda read: None,
+    ) -> None:
+        """`check` looks at each configuration before it is put in force; it raises ConfigError."""
         self.flags = web
         self._prometheus_url = prometheus_url
+        self._check = check
         self._gate: webconfig.Gate | None = None
         self.config, self.analyser, self.web = self._read()
 
@@ -67,7 +75,12 @@ class Files:
         if self._prometheus_url is not None:
             prometheus = msgspec.structs.replace(read.prometheus, url=self._prometheus_url)
             read = msgspec.structs.replace(read, prometheus=prometheus)
-        return read, analysis.analyser(read.analysis), webconfig.load(self.flags.web_config)
+        self._check(read)
+        return (
+            read,
+            analysis.analyser(read.analysis, self.flags.config),
+            webconfig.load(self.flags.web_config),
+        )
 
 
 def serve(
@@ -79,7 +92,9 @@ def serve(
     open_to_everyone: bool,
 ) -> int:
     """The `serve` command. Raises ConfigError, CannotStore, PySpyMissing."""
-    files = Files(web, prometheus_url=prometheus_url)
+    config.check_url(prometheus_url, "--prometheus.url")
+    config.check_url(external_url, "--web.external-url")
+    files = Files(web, prometheus_url=prometheus_url, check=lambda read: check_files(read, read_token))
     host, port = webconfig.parse_address(web.listen)
     token = TokenFile(web.token_file) if web.token_file is not None else None
     if not (webconfig.is_loopback(host) or token or files.web.authenticates or open_to_everyone):
@@ -93,9 +108,7 @@ def serve(
     running = app.start(
         lambda: files.config,
         storage,
-        capture=_Capture(
-            JobCapturer(lambda: local, lambda: files.config, lambda path: TokenFile(path).token)
-        ),
+        capture=_Capture(JobCapturer(lambda: local, lambda: files.config, read_token)),
         analyse=_Analyse(files),
         auth=Auth(token, basic_auth=lambda: bool(files.web.basic_auth_users)),
         external_url=external_url or f"{scheme}://localhost:{port}",
@@ -129,6 +142,11 @@ def agent(web: Web) -> int:
         return _run(wsgi, files, files.reload)
     finally:
         watch.stop()
+
+
+def read_token(path: Path) -> str:
+    """The secret in a file, as others want it. Raises ConfigError."""
+    return TokenFile(path).token
 
 
 def node_name() -> str:

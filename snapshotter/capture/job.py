@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from exporter.yamlconfig import ConfigError
 from snapshotter.capture import native
 from snapshotter.capture.fanout import AgentClient, Tls, capture_job
 from snapshotter.capture.inventory import Agent, Inventory, find_agents, parse_agent
@@ -176,8 +177,22 @@ def _asks_nccl(agents: Sequence[Agent]) -> frozenset[Agent]:
     return frozenset((by_rank[0], by_rank[-1]))
 
 
+def check_files(config: Config, read_token: Callable[[Path], str]) -> None:
+    """Read the files that captures will need: better now than when a job hangs. Raises ConfigError."""
+    _client(config.agents, read_token)
+    if config.prometheus.token_file is not None:
+        read_token(Path(config.prometheus.token_file))
+
+
 def _client(config: AgentsConfig, read_token: Callable[[Path], str]) -> AgentClient:
+    """Raises ConfigError."""
     token = None if config.token_file is None else read_token(Path(config.token_file))
     files = (config.ca_file, config.cert_file, config.key_file)
     tls = Tls(*files, server_name=config.server_name) if config.tls else None
-    return AgentClient(token=token, tls=tls)
+    try:
+        return AgentClient(token=token, tls=tls)
+    except OSError as error:
+        names = ", ".join(one for one in files if one is not None)
+        raise ConfigError(
+            f"agents.ca_file, cert_file, key_file: {names} cannot be used: {error.strerror or error}"
+        ) from error
