@@ -26,7 +26,7 @@ class Admission:
         self._bytes = 0
         # Bodies of unknown length are read by a thread as they come, and answers sent as they are read: never by
         # all threads.
-        self.streams = threading.BoundedSemaphore(max(1, threads // 4))
+        self.streams = threading.BoundedSemaphore(max(1, threads // 8))
         self._most_slow = max(1, threads // 2)
         self._slow: dict[socket.socket, Callable[[], float]] = {}
 

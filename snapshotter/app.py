@@ -24,6 +24,7 @@ from snapshotter.web.auth import Auth
 from snapshotter.web.captures import captures
 from snapshotter.web.health import health
 from snapshotter.web.pages import pages
+from snapshotter.web.places import Places
 from snapshotter.web.refusal import headers_of
 from snapshotter.web.runbooks import runbooks
 from snapshotter.web.webhook import MAX_BODY_BYTES, Shortcut, webhook
@@ -169,5 +170,5 @@ def create_app(services: Services) -> Flask:
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
         return response
 
-    app.wsgi_app = Shortcut(app.wsgi_app, services)  # type: ignore[method-assign]
+    app.wsgi_app = Shortcut(Places(app.wsgi_app), services)  # type: ignore[method-assign]
     return app

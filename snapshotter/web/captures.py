@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -127,16 +128,25 @@ def report(capture_id: str) -> Response:
 def stacks(capture_id: str) -> Response:
     wanted, nodes = _wanted(), frozenset(request.args.getlist("node"))
     bundle = _bundle(capture_id)
-    threads = [
-        thread
-        for answer in (
-            bundle.answer(one) for one in bundle.manifest().nodes if not nodes or one.node in nodes
-        )
-        for process in answer.processes
-        if wanted(process)
-        for thread in formats.threads(process)
-    ]
-    return Response(msgspec.json.encode(threads), content_type="application/json")
+    answers = (bundle.answer(one) for one in bundle.manifest().nodes if not nodes or one.node in nodes)
+    first = tuple(islice(answers, 1))  # what cannot be read is said while a status can be
+
+    def pieces() -> Iterator[bytes]:
+        """One node at a time: of a large job all of it is more than 100 MB."""
+        before = b"["
+        for answer in chain(first, answers):
+            of_node = b",".join(
+                thread
+                for process in answer.processes
+                if wanted(process)
+                for thread in formats.threads(process)
+            )
+            if of_node:
+                yield before + of_node
+                before = b","
+        yield b"]" if before == b"," else b"[]"
+
+    return Response(pieces(), content_type="application/json")
 
 
 @captures.get("/captures/<capture_id>/nccl")

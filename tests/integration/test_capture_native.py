@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -123,7 +124,7 @@ def test_all_alike_in_native_code_one_of_them_is_read_and_shown(ranks: Ranks) ->
     assert "With native frames (1)" in for_people and "pause" in for_people.partition("With native")[2]
     view = show(process, Choice())
     assert any("pause" in frame.function and frame.foreign for frame in view.native_threads[0].frames)
-    threads = list(formats.threads(process))
+    threads = [json.loads(one) for one in formats.threads(process)]
     assert [bool(one["native_frames"]) for one in threads] == [False, True]
 
 
