@@ -30,8 +30,10 @@ def mismatch(case: Case) -> Finding | None:
         return _mismatched(case, named_rest, majority, strength, "communication")
     unspecific = groups.get("", rankset.EMPTY)
     if not named_rest and unspecific and unspecific.bit_count() * FEW <= max(FEW, total):
-        # Backward or a synchronize, while the others have passed it: this one has not got so far.
-        return _mismatched(case, unspecific, majority, 0.45, "compute")
+        # While the others have passed it, this one has not got so far: backward and a synchronize compute as well.
+        kinds = {view.now.kind for view in case.views(unspecific)}
+        cause: Cause = "compute" if kinds <= {"backward", "device"} else "communication"
+        return _mismatched(case, unspecific, majority, 0.45, cause)
     return None
 
 
