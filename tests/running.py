@@ -80,9 +80,14 @@ def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = DEADLINE_SECONDS) -> None:
-    """Until the condition holds; an AssertionError where it does not in time."""
-    deadline = time.monotonic() + seconds
+def wait_for(
+    condition: Callable[[], object],
+    seconds: float = DEADLINE_SECONDS,
+    say: Callable[[], object] = lambda: "it did not happen in time",
+) -> None:
+    """Until the condition holds; an AssertionError where it does not in time, with what `say` then says."""
+    deadline, pause = time.monotonic() + seconds, 0.005
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
+        assert time.monotonic() < deadline, say()
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)

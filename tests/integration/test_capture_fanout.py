@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -27,6 +28,7 @@ from snapshotter.capture.inventory import Agent
 from snapshotter.capture.node import Progress
 from snapshotter.capture.wire import AnswerReader, Order, encode
 from snapshotter.stacks.model import NodeAnswer, Process, Sample
+from tests.running import wait_for
 
 TOKEN = "t0ken"
 
@@ -60,7 +62,10 @@ class RawServer:
             try:
                 received = b""
                 while b"\r\n\r\n" not in received:
-                    received += connection.recv(65536)
+                    data = connection.recv(65536)
+                    if not data:
+                        return
+                    received += data
                 self._talk(connection)
             except OSError:
                 pass  # the client has hung up
@@ -85,7 +90,7 @@ def silent(connection: socket.socket) -> None:
 
 def dripping(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-    for _ in range(200):
+    for _ in range(2000):
         connection.sendall(b" ")
         time.sleep(0.05)
 
@@ -115,8 +120,17 @@ def ask_with(client: AgentClient) -> Callable[[Agent, float], NodeAnswer]:
 
 
 def test_what_arrives_in_time_is_the_capture_and_the_rest_is_named(
-    serve: Callable[..., Agent],
+    serve: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    look_up = socket.getaddrinfo
+
+    def without_name_server(host: str, *more: Any, **options: Any) -> Any:
+        """Where no name server can be reached a real one is asked for longer than an agent is."""
+        if host.endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return look_up(host, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", without_name_server)
     agents = [
         serve(says(encode(answer("good"))), "good"),
         refusing("unreachable"),
@@ -141,12 +155,12 @@ def test_what_arrives_in_time_is_the_capture_and_the_rest_is_named(
         agents,
         ask_with(AgentClient()),
         job_id="job",
-        node_deadline=2.0,
-        total_deadline=6.0,
+        node_deadline=3.0,
+        total_deadline=30.0,
         progress=steps.append,
     )
 
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 20  # of two that would not end by themselves
     found = {one.node: one for one in answers}
     assert {node: one.outcome for node, one in found.items()} == {
         "good": "ok",
@@ -186,6 +200,7 @@ def test_an_agent_that_is_being_restarted_is_waited_for() -> None:
         with socket.create_server((agent.host, agent.port)) as listener:
             connection, _ = listener.accept()
             with connection:
+                connection.recv(65536)
                 says(body)(connection)
 
     ask = ask_with(AgentClient())
@@ -207,7 +222,7 @@ def test_an_agent_that_is_being_restarted_is_waited_for() -> None:
     began = time.monotonic()
     (found,) = capture_job([refusing("gone")], ask, job_id="job", node_deadline=5.0, patience=1.5)
     assert found.outcome == "unreachable"
-    assert 1.0 <= time.monotonic() - began < 5.0
+    assert 1.0 <= time.monotonic() - began < 15.0
 
 
 def test_two_addresses_of_one_node_are_counted_once(serve: Callable[..., Agent]) -> None:
@@ -327,8 +342,9 @@ def test_the_agent_answers_two_addresses_and_nothing_else(run: Callable[..., Rea
 
 
 def test_orders_for_one_job_share_a_capture_and_too_many_jobs_are_refused(
-    run: Callable[..., RealAgent],
+    run: Callable[..., RealAgent], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "snapshotter.audit")
     go_on = threading.Event()
     taken: list[str] = []
 
@@ -347,9 +363,11 @@ def test_orders_for_one_job_share_a_capture_and_too_many_jobs_are_refused(
     threads = [threading.Thread(target=ask, args=(job,)) for job in ("a", "a", "b", "c", "d")]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 10
-    while set(taken) != set("abcd") and time.monotonic() < deadline:
-        time.sleep(0.01)
+
+    def ordered() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.getMessage().startswith("capture_started")]
+
+    wait_for(lambda: set(taken) == set("abcd") and len(ordered()) == 5)
     with pytest.raises(AgentFailure, match="503"):
         ask("e")
     go_on.set()
@@ -404,9 +422,7 @@ def test_ranks_that_were_seen_are_remembered_for_a_while() -> None:
     watch.start()
     assert looked.wait(20)
     watch.stop()
-    deadline = time.monotonic() + 10
-    while memory.ranks("job") != (3, 4) and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_for(lambda: memory.ranks("job") == (3, 4))
     assert (memory.ranks("job"), memory.ranks("other"), memory.ranks("none")) == ((3, 4), (3,), ())
     clock[0] = 1060.5
     assert memory.ranks("job") == (4,)

@@ -18,6 +18,7 @@ from snapshotter.capture.facts import look, reader, thread_states
 from snapshotter.capture.node import Progress, capture_node
 from snapshotter.capture.pyspy import Dump, PySpy
 from snapshotter.stacks.model import NodeAnswer, Process
+from tests.running import wait_for
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 PROCFS = ProcFS()
@@ -46,16 +47,14 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.stdout.close()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
 def state(pid: int) -> str:
     now = look(PROCFS, pid)
     return "" if now is None else now.state
+
+
+def has_children(pid: int) -> bool:
+    """Of one that starts a child: while Python starts it may be in D too, but for a moment."""
+    return any(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
 
 
 def busy(start: Callable[..., subprocess.Popen[str]]) -> int:
@@ -121,7 +120,7 @@ def test_a_tree_is_taken_whole_with_every_thread_and_a_child_that_is_no_python(
     process = start(sys.executable, PROGRAMS / "capture_tree.py")
     assert process.stdout is not None
     python_child, plain_child = map(int, process.stdout.readline().split())
-    wait_until(lambda: state(process.pid) == state(python_child) == "S")
+    wait_for(lambda: state(process.pid) == state(python_child) == "S")
     steps: list[Progress] = []
 
     answer = capture([process.pid], progress=steps.append)
@@ -150,9 +149,7 @@ def test_a_process_in_disk_sleep_is_read_without_stopping_it(
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     pid = start(sys.executable, PROGRAMS / "capture_disk_sleep.py", fifo).pid
-    # While Python starts it may be in D for a moment; it stays there once its child waits at the FIFO.
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    wait_until(lambda: bool(children.read_text()) and state(pid) == "D")
+    wait_for(lambda: has_children(pid) and state(pid) == "D")
 
     found = by_pid(capture([pid]))[pid]
 
@@ -170,7 +167,7 @@ def test_a_process_of_which_one_thread_is_in_disk_sleep_is_never_stopped(
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     pid = start(sys.executable, PROGRAMS / "capture_disk_sleep.py", fifo, "thread").pid
-    wait_until(lambda: "D" in thread_states(PROCFS, pid))
+    wait_for(lambda: has_children(pid) and sorted(thread_states(PROCFS, pid)) == ["D", "S"])
     failing = stand_in(tmp_path, f'echo "$@" >> {tmp_path}/calls\necho "Error: torn" >&2\nexit 1')
 
     found = by_pid(capture([pid], pyspy(failing), samples=1))[pid]
@@ -186,7 +183,7 @@ def test_a_process_of_which_one_thread_is_in_disk_sleep_is_never_stopped(
 def test_a_stopped_process_is_read_and_left_stopped(start: Callable[..., subprocess.Popen[str]]) -> None:
     pid = busy(start)
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: state(pid) == "T")
+    wait_for(lambda: state(pid) == "T")
 
     found = by_pid(capture([pid]))[pid]
 
@@ -211,7 +208,7 @@ def test_a_process_that_is_not_there_any_more_is_gone(start: Callable[..., subpr
     process = start("sleep", "600")
     ended = member(process.pid, 0)
     os.kill(process.pid, signal.SIGKILL)
-    wait_until(lambda: state(process.pid) == "Z")
+    wait_for(lambda: state(process.pid) == "Z")
 
     zombie = capture_scan(scan_of(ended))
     process.wait()
@@ -257,11 +254,11 @@ def test_a_pyspy_that_hangs_is_killed_with_its_group_and_the_target_runs_on(
     began = time.monotonic()
     found = by_pid(capture([pid], pyspy(hung, timeout=1.0), samples=1))[pid]
 
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert found.outcome == "timeout"
     assert state(pid) in "RS"
     child = int((tmp_path / "child").read_text())
-    wait_until(lambda: state(child) in ("", "Z"))
+    wait_for(lambda: state(child) in ("", "Z"))
 
 
 def test_many_pyspy_that_hang_do_not_take_longer_than_the_node_may(
@@ -273,14 +270,14 @@ def test_many_pyspy_that_hang_do_not_take_longer_than_the_node_may(
     began = time.monotonic()
     answer = capture(pids, pyspy(hung, timeout=30.0), deadline=2.0, at_once=2)
 
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 30  # ten that hang, two at once, would take 150
     assert len(answer.processes) == 5
     for process in answer.processes:
         assert [sample.outcome for sample in process.samples] == ["timeout", "timeout"]
         assert process.samples[0].state in ("R", "S")  # what /proc says is there all the same
     started = [int(line) for line in (tmp_path / "started").read_text().split()]
     assert started
-    assert [pid for pid in started if state(pid)] == []
+    wait_for(lambda: [pid for pid in started if state(pid)] == [])
 
 
 def test_a_pyspy_that_fails_is_an_error_and_not_the_end(
@@ -368,7 +365,8 @@ def test_two_hundred_processes(start: Callable[..., subprocess.Popen[str]]) -> N
         "-c",
         "import os, time\nfor _ in range(199):\n    if os.fork() == 0: break\ntime.sleep(600)",
     )
-    wait_until(lambda: len(capture([process.pid], samples=1).processes) == 200)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    wait_for(lambda: len(children.read_text().split()) == 199)
     answer = capture([process.pid], samples=1)
     assert [one.outcome for one in answer.processes] == ["ok"] * 200
 

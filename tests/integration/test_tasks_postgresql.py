@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
 import time
 import urllib.error
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from snapshotter.bundle.schema import CaptureRequest, new_capture_id
 from snapshotter.errors import CannotStore
 from snapshotter.incidents import Incident
 from snapshotter.workqueue import open_queue
+from tests.running import wait_for
 
 if TYPE_CHECKING:
     from conftest import Server, Snapshotter, Start
@@ -39,13 +41,6 @@ def url(database_url: str) -> str:
 @pytest.fixture
 def start(start_snapshotters: Start) -> Start:
     return start_snapshotters
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 40.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 # The index
@@ -124,7 +119,7 @@ def test_a_database_that_is_away_is_said_and_found_again(server: Server, url: st
 
 
 def test_two_snapshotters_share_the_work_and_take_each_capture_once(tmp_path: Path, start: Start) -> None:
-    one, two = start("one", "two", arguments=("--capture-seconds=0.2",))
+    one, two = start("one", "two", arguments=("--capture-seconds=0.5",))
     jobs = [f"job-{n}" for n in range(24)]
     with ThreadPoolExecutor(8) as pool:  # a pair of Alertmanagers: everything twice, to either
         answers = list(pool.map(lambda job: (one.alert(job), two.alert(job)), jobs))
@@ -144,16 +139,23 @@ def redis(tmp_path: Path) -> Iterator[str]:
     """The URL of a real Redis."""
     program = shutil.which("redis-server")
     assert program, "Redis is not installed (Debian: redis-server)"
-    socket = tmp_path / "redis.sock"
-    command = [program, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(tmp_path)]
+    path = tmp_path / "redis.sock"
+    command = [program, "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(tmp_path)]
+
+    def listens() -> bool:
+        with socket.socket(socket.AF_UNIX) as client:
+            return client.connect_ex(str(path)) == 0
+
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        wait_for(socket.exists)
-        yield f"unix://{socket}?db=0"
-        process.kill()
+        try:
+            wait_for(listens)
+            yield f"unix://{path}?db=0"
+        finally:
+            process.kill()
 
 
 def test_the_queue_may_be_a_redis(start: Start, redis: str) -> None:
-    one, two = start("one", "two", arguments=("--capture-seconds=0.2", f"--queue={redis}"))
+    one, two = start("one", "two", arguments=("--capture-seconds=1", f"--queue={redis}"))
     jobs = [f"job-{n}" for n in range(12)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda job: (one.alert(job), two.alert(job)), jobs))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from exporter.nccl import apart
 from exporter.nccl.model import RasReport
 from exporter.nccl.parse import Unread, parse
 from exporter.nccl.ras import Address, Reply, understand
+from tests.running import wait_for
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "nccl" / "transcripts"
 
@@ -35,19 +35,21 @@ def test_small_answers_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("program", "why"),
+    ("program", "seconds", "why"),
     [
-        ("raise SystemExit(3)", "ended before the end"),
-        ("import os; os.kill(os.getpid(), 9)", "ended before the end"),
-        ("import sys; sys.stdin.read(); sys.stdout.buffer.write(b'\\0\\0\\0\\1\\xc1')", "failed"),
-        ("import time; time.sleep(600)", "was not done after 1 s"),
-        ("import sys, time; sys.stdin.buffer.read(); time.sleep(600)", "was not done after 1 s"),
+        ("raise SystemExit(3)", 60.0, "ended before the end"),
+        ("import os; os.kill(os.getpid(), 9)", 60.0, "ended before the end"),
+        ("import sys; sys.stdin.read(); sys.stdout.buffer.write(b'\\0\\0\\0\\1\\xc1')", 60.0, "failed"),
+        ("import time; time.sleep(600)", 1.0, "was not done after 1 s"),
+        ("import sys, time; sys.stdin.buffer.read(); time.sleep(600)", 1.0, "was not done after 1 s"),
     ],
 )
-def test_a_process_that_fails_is_a_reason(program: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_fails_is_a_reason(
+    program: str, seconds: float, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(apart, "_command", lambda: [sys.executable, "-c", program])
     reply = Reply(b"x" * (1 << 20), Address("127.0.0.1", 1), 0.5)
-    answer = understand(reply, read=lambda raw: apart.read(raw, seconds=1.0))
+    answer = understand(reply, read=lambda raw: apart.read(raw, seconds=seconds))
     assert answer.reason == "unread"
     assert why in answer.detail
     assert answer.report == RasReport(format="json")
@@ -75,10 +77,7 @@ def test_the_process_ends_with_the_exporter() -> None:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.kill()
-        deadline = time.monotonic() + 10
-        while _lives(pid):
-            assert time.monotonic() < deadline, "it outlives the exporter"
-            time.sleep(0.02)
+        wait_for(lambda: not _lives(pid), say=lambda: "it outlives the exporter")
 
 
 def _lives(pid: int) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from snapshotter import app
 from snapshotter.app import Running
@@ -21,6 +21,7 @@ from snapshotter.stacks import report
 from snapshotter.stacks.model import Frame, NcclAnswer, NodeAnswer, Process, Sample, Thread
 from snapshotter.web.auth import Auth, TokenFile
 from tests import npm
+from tests.running import wait_for
 from tests.web.looking import DESKTOP
 
 
@@ -115,13 +116,6 @@ def firing(**labels: str) -> dict[str, Any]:
     }
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
 Start = Callable[..., Service]
 
 
@@ -166,11 +160,6 @@ def service(start: Start) -> Service:
 
 
 @pytest.fixture
-def waiting() -> Callable[..., None]:
-    return wait_for
-
-
-@pytest.fixture
 def alert() -> Callable[..., dict[str, Any]]:
     return firing
 
@@ -178,6 +167,7 @@ def alert() -> Callable[..., dict[str, Any]]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     executable = shutil.which("chromium") or "/usr/bin/chromium"
+    expect.set_options(timeout=30_000)  # a busy machine is no fault of the page
     with sync_playwright() as playwright:
         one = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield one

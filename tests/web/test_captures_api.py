@@ -4,20 +4,19 @@ import io
 import json
 import threading
 import zipfile
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from snapshotter.bundle import reader
 from snapshotter.stacks.model import NodeAnswer
+from tests.running import wait_for
 
 if TYPE_CHECKING:
     from conftest import Service, Start
 
     from snapshotter.bundle.schema import CaptureRequest
 
-Wait = Callable[..., None]
 NOWHERE = "20260101T000000Z-0123456789ab"
 
 
@@ -73,16 +72,16 @@ def test_a_bad_request_for_a_capture_is_refused(service: Service, body: bytes, c
     assert service.capturer.asked == []
 
 
-def test_asking_twice_while_one_waits_is_asking_once(service: Service, waiting: Wait) -> None:
+def test_asking_twice_while_one_waits_is_asking_once(service: Service) -> None:
     go = threading.Event()
 
     def slow(request: CaptureRequest) -> tuple[NodeAnswer, ...]:
-        go.wait(10)
+        go.wait(60)
         return ()
 
     service.capturer.answers = slow
     first = ask(service, job_id="llama")
-    waiting(lambda: service.state(first) == "running")
+    wait_for(lambda: service.state(first) == "running")
     second = ask(service, job_id="llama")
     assert second != first
     assert ask(service, job_id="llama") == second
@@ -92,16 +91,16 @@ def test_asking_twice_while_one_waits_is_asking_once(service: Service, waiting: 
     assert len(service.capturer.asked) == 2
 
 
-def test_progress_is_shown_and_parts_are_not_there_yet(service: Service, waiting: Wait) -> None:
+def test_progress_is_shown_and_parts_are_not_there_yet(service: Service) -> None:
     go = threading.Event()
 
     def slow(request: CaptureRequest) -> tuple[NodeAnswer, ...]:
-        go.wait(10)
+        go.wait(60)
         return ()
 
     service.capturer.answers = slow
     capture_id = ask(service, job_id="llama")
-    waiting(lambda: api(service, f"/{capture_id}")["progress"] == "2 of 2 nodes")
+    wait_for(lambda: api(service, f"/{capture_id}")["progress"] == "2 of 2 nodes")
     assert "running" in api(service, f"/{capture_id}/report", 404)["error"]
     assert service.client.delete(f"/api/v1/captures/{capture_id}").status_code == 409
     go.set()

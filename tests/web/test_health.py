@@ -1,20 +1,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from exporter.yamlconfig import ConfigError
 from snapshotter import metrics
+from tests.running import wait_for
 
 if TYPE_CHECKING:
     from conftest import Service, Start
-
-Wait = Callable[..., None]
 
 
 def samples(service: Service) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -30,12 +29,16 @@ def test_it_is_healthy_and_ready(service: Service) -> None:
     assert service.client.get("/-/ready").status_code == 200
 
 
-def test_every_metric_of_the_table_is_served_and_no_other(service: Service, waiting: Wait) -> None:
+def test_every_metric_of_the_table_is_served_and_no_other(service: Service) -> None:
     service.capture()
-    waiting(lambda: "snapshotter_verdict_info" in samples(service))
-    families = list(parse_text(service.client.get("/metrics").text))
-    served = {family.name + ("_total" if family.type == "counter" else "") for family in families}
-    assert served == {spec.name for spec in metrics.TABLE}
+    families: list[Metric] = []
+
+    def served() -> set[str]:
+        families[:] = parse_text(service.client.get("/metrics").text)
+        return {family.name + ("_total" if family.type == "counter" else "") for family in families}
+
+    wanted = {spec.name for spec in metrics.TABLE}
+    wait_for(lambda: served() == wanted, say=lambda: served() ^ wanted)  # each reader has its own time
     types = {spec.name.removesuffix("_total"): spec.kind for spec in metrics.TABLE}
     assert {family.name: family.type for family in families} == types
     for family in families:
@@ -50,11 +53,11 @@ def test_openmetrics_where_it_is_asked_for(service: Service) -> None:
     assert {family.name for family in parse_openmetrics(answer.text)} >= {"snapshotter_captures"}
 
 
-def test_the_verdict_is_a_metric_of_the_newest_capture_alone(service: Service, waiting: Wait) -> None:
+def test_the_verdict_is_a_metric_of_the_newest_capture_alone(service: Service) -> None:
     first = service.capture()
     asked = service.client.post("/api/v1/captures", json={"job_id": "llama"})
     second = service.wait(asked.json["capture_id"])
-    waiting(
+    wait_for(
         lambda: (
             [one["capture_id"] for one, _ in samples(service).get("snapshotter_verdict_info", ())] == [second]
         )
@@ -79,10 +82,18 @@ def test_the_verdict_is_a_metric_of_the_newest_capture_alone(service: Service, w
     assert labels == {"job_id": "llama", "capture_id": second, "headline": verdict["headline"]}
 
 
-def test_captures_processes_and_sizes_are_counted(service: Service, waiting: Wait) -> None:
+def test_captures_processes_and_sizes_are_counted(service: Service) -> None:
     capture_id = service.capture()
-    waiting(lambda: samples(service)["snapshotter_bundle_bytes"][0][1] > 0)
-    found = samples(service)
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+
+    def all_counted() -> bool:  # a capture is counted, and the index looked at, in their own time
+        found.update(samples(service))
+        counted = [("snapshotter_capture_duration_seconds_count", 1.0), ("snapshotter_queue_length", 0.0)]
+        return all(found[name] == [({}, value)] for name, value in counted) and (
+            found["snapshotter_bundle_bytes"][0][1] > 0
+        )
+
+    wait_for(all_counted)
     assert ({"trigger": "alert", "outcome": "partial"}, 1.0) in found["snapshotter_captures_total"]
     assert ({"outcome": "ok"}, 3.0) in found["snapshotter_captured_processes_total"]
     assert ({"outcome": "denied"}, 1.0) in found["snapshotter_captured_processes_total"]
@@ -93,11 +104,11 @@ def test_captures_processes_and_sizes_are_counted(service: Service, waiting: Wai
     assert found["snapshotter_bundle_limit_bytes"] == [({}, float(20 << 30))]
 
 
-def test_a_deleted_capture_takes_its_verdict_along(service: Service, waiting: Wait) -> None:
+def test_a_deleted_capture_takes_its_verdict_along(service: Service) -> None:
     capture_id = service.capture()
-    waiting(lambda: "snapshotter_verdict_info" in samples(service))
+    wait_for(lambda: "snapshotter_verdict_info" in samples(service))
     service.client.delete(f"/api/v1/captures/{capture_id}")
-    waiting(lambda: "snapshotter_verdict_info" not in samples(service))
+    wait_for(lambda: "snapshotter_verdict_info" not in samples(service))
 
 
 def test_reload(start: Start) -> None:

@@ -150,7 +150,10 @@ def plain(running: tuple[Site, FlaskClient]) -> dict[str, Counter[str]]:
     return {what: _Elements(texts[what]).count for what in (*TABS, "list", "html")}
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(st.one_of(st.sampled_from(PARTS), st.text(max_size=8)), max_size=4).map("".join))
 @example("".join(PARTS))
 @example("\ud800")

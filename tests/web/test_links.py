@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .conftest import Service, wait_for
+from tests.running import wait_for
+
+from .conftest import Service
 
 ROOT = Path(__file__).parents[2]
 SETTING = re.compile(r'\{\{ with query "hangscope:settings:info" \}\}.*?label "(\w+)" \}\}\{\{ end \}\}')

@@ -212,18 +212,18 @@ def test_the_fixed_address_leads_to_the_newest(service: Any, made: Callable[...,
     assert "no capture of the job nobody" in missing.text
 
 
-def test_a_running_capture_shows_its_progress(service: Any, waiting: Callable[..., None]) -> None:
+def test_a_running_capture_shows_its_progress(service: Any) -> None:
     going, told = threading.Event(), threading.Event()
 
     def slow(request: Any) -> tuple[NodeAnswer, ...]:
         told.set()
-        assert going.wait(10)
+        assert going.wait(60)
         return imaginary_job(8).nodes
 
     service.capturer.answers = slow
     (capture_id,) = service.client.post("/api/v1/alerts", json=service.alert()).json["captures"]
     try:
-        assert told.wait(10)
+        assert told.wait(60)
         page = get(service.client, f"/captures/{capture_id}")
         assert "Capturing now" in page.text
         assert "2 of 2 nodes" in page.text
