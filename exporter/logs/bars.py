@@ -20,6 +20,8 @@ _PERCENTAGES = tuple(
     for pattern in (
         rf"(?P<share>\d{{1,3}})%\s*\((?P<n>{NUMBER}) of (?P<total>{NUMBER})\)(?P<rest>.*)",
         rf"(?P<share>\d{{1,3}}(?:\.\d+)?)%\s*\[(?P<n>{NUMBER})/(?P<total>{NUMBER})(?P<rest>[^\]]*)\]",
+        # tqdm with ncols=0 and in notebooks: `5% 5/100 [00:01<00:20, 4.9it/s]`
+        rf"(?P<share>\d{{1,3}})%\s+(?P<n>{NUMBER})/(?P<total>{NUMBER})\s*\[(?P<rest>\d+:\d\d[^\]]*)\]?",
     )
 )
 _PERCENT = re.compile(r"\d{1,3}%\s*\Z")
@@ -95,7 +97,7 @@ def _reading(record: Record, description: str, match: re.Match[str], tail: str) 
     description = description[-160:].replace("Progress on:", "").rstrip(" |:")
     number = count(n)
     limit = count(total) if total else None
-    named = is_training(description)
+    named = is_training(description) or _LEARNING.search(description + rest) is not None
     about = topic(description)
     why = f"bar about {about}" if about else ""
     unit = _unit(rest)
@@ -115,6 +117,8 @@ def _reading(record: Record, description: str, match: re.Match[str], tail: str) 
         about, why = None, ""
     form = Form.BAR if total else Form.OPEN_BAR
     epoch, epochs = _epoch(description)
+    if epoch is None and "epoch" in rest:
+        epoch, epochs = _epoch(rest)
     both = _EPOCH_AND_STEP.match(description)
     if both is not None:
         number, epoch, named = int(both["step"]), float(both["epoch"]), True
@@ -138,6 +142,7 @@ def _reading(record: Record, description: str, match: re.Match[str], tail: str) 
     )
 
 
+_LEARNING = re.compile(r"(?i)(?<![a-z])(?:lr|learning_rate)\s*[=:]")  # nothing else than training shows it
 _DATASET = re.compile(r"(?i)dataset")
 
 

@@ -15,6 +15,7 @@ _START = re.compile(r"\{\s*[\"']")
 _ENTRY = re.compile(
     r"""["'](?P<key>[^"'\n]{1,80})["']\s*:\s*(?:np\.\w+\(|tensor\()?\s*(?P<value>"[^"]*"|'[^']*'|(?!\s*[{\[])[^,}\]\n]*)"""
 )
+_OUT_OF = re.compile(r"(?P<n>\d+)\s*/\s*(?P<total>\d+)")
 _TOTAL = re.compile(
     rf"""["']?(?<![\w/])(?:(?:max|total)_?(?:train(?:ing)?_?)?(?:steps?|iters?|iterations|updates)|num_(?:train(?:ing)?_)?(?:steps|iters|iterations))["']?\s*[:=]\s*["']?(?P<n>{NUMBER})"""
 )
@@ -84,23 +85,27 @@ def read(record: Record, brace: int) -> Reading | None:
     text = record.text[brace : brace + _LOOKED_AT]
     head = record.text[:brace]
     entries = [(match["key"], match["value"].strip().strip("\"'")) for match in _ENTRY.finditer(text)]
-    number, limit, epoch, named = None, None, None, ""
+    number, limit, epoch, epochs, named = None, None, None, None, ""
     for key, value in entries:
         if "/" in key and "/" in value and counter(key.split("/")[0]) is Counter.CURRENT:
             first, _, second = value.partition("/")  # ms-swift: 'global_step/max_steps': '5/94'
             number, limit, named = count_or_none(first), count_or_none(second), key
             continue
         kind = counter(key.rsplit("/", 1)[-1])
+        pair = _OUT_OF.fullmatch(value)  # "iter": "90/159"
+        value, of = (pair["n"], int(pair["total"])) if pair else (value, None)
         if kind is None or ("/" in key and _EVALUATED.search(key)):
             continue
         if kind is Counter.EPOCH:
             epoch = _float(value) if epoch is None else epoch
+            epochs = of if epochs is None else epochs
         elif kind is Counter.TOTAL:
             limit = count_or_none(value) if limit is None else limit
         elif kind is Counter.CURRENT and (number is None or _is_better(key, named)):
             found = count_or_none(value)
             if found is not None:
                 number, named = found, key
+                limit = of if of is not None else limit
     about, why = _about(head, entries)
     form = Form.KEYED if number is not None else Form.METRICS
     key = f"{form}:{record.source}:dict:{named}"
@@ -118,7 +123,8 @@ def read(record: Record, brace: int) -> Reading | None:
     strong = losses or others
     if not strong:
         key += ":" + ",".join(name for name, _ in entries)[:100]
-    return Reading(form, key, number, limit, epoch, strong=strong, why="" if strong else NO_METRICS)
+    why = "" if strong else NO_METRICS
+    return Reading(form, key, number, limit, epoch, strong=strong, why=why, epochs=epochs)
 
 
 def _about(head: str, entries: list[tuple[str, str]]) -> tuple[Topic | None, str]:

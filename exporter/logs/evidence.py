@@ -10,13 +10,13 @@ from exporter.logs.words import words
 _METRIC = re.compile(
     r"\w*loss\w*|lr\w*|learning|rate|grad\w*|g?norm|ppl|perplexity|acc|accuracy|mfu|tflops?|flops|throughput|tps|wps|ups"
     r"|rewards?|returns?|kl|entropy|eta|elapsed|time|speed|mem\w*|sec\w*|ms|score\w*|cost|nll\w*|bleu|psnr|sps|fps|dt|took"
-    r"|ips|mse|mae|rmse|bpc|bpb|dice|iou|auc|skipped|remaining|duration|latency|samples?|tok\w*|images?|error|err|xent"
+    r"|ips|mse|mae|rmse|bpc|bpb|dice|iou|auc|skipped|remaining|duration|latency|samples?|tok\w*|images?|error|err|xent|regulari[sz]ation"
     r"|logprob\w*|objective\w*|energy|forces?|consumption|bits|margin|fid|wer|cer|learn|fitness|precision|recall|map|f"
 )
 _TIMING = re.compile(
     r"lr\w*|learning|grad\w*|gnorm|time|eta|elapsed|speed|mfu|mem\w*|tps|wps|avg|throughput|tok\w*|samples?|ms|it|sec|fps|dt"
 )
-_EVALUATED = re.compile(r"val|valid|validation|eval|evaluation|dev|test")
+_EVALUATED = re.compile(r"cv|val|valid|validation|eval|evaluation|dev|test")
 _PAIR = re.compile(
     r"(?P<name>[A-Za-z_][\w/@.%-]*(?:[ (]+[A-Za-z_][\w/@.%-]*){0,3}\)?)[\s:=|(\[#\"'*•]*[-+~]?(?:\d|nan\b|inf\b|n/a\b)"
 )

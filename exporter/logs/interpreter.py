@@ -176,10 +176,9 @@ class Interpreter:
         return announced is Phase.TRAINING and self.phase is Phase.STARTING
 
     def _counts(self, series: Series) -> bool:
-        """Whether a series is taken for training's, finer than epochs."""
-        if series.form is Form.EPOCH:
-            return False
-        return (series.strong and series.form is not Form.ROW) or series.key in self.chooser.accepted()
+        """Whether a series is taken for training's."""
+        finer = series.strong and series.form not in (Form.EPOCH, Form.ROW)
+        return finer or series.key in self.chooser.accepted()
 
     def _is_training_again(self, series: Series) -> bool:
         """Whether the records that move are not those of an evaluation which prints as training does."""

@@ -16,11 +16,17 @@ from exporter.logs.wrappers import Record
 _NO_NAME = "a number without a name"
 _TUPLE = re.compile(r"\A[\s\]:>|-]*\[\s*(?P<e>\d+)\s*,\s*(?P<n>\d+)\s*\]")  # [epoch, batch] loss: …
 _BARE = re.compile(
-    r"\A[\s\]:>|-]*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|#?(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|[-=]+>|\s-\s|\s{2,}|\t|\s(?=(?:train|loss)\b)))"
+    r"\A[\s\]:>|-]*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|#?(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|[-=]+>|\s-\s|\s{2,}|\t|\s(?=(?:train|loss)\b)"
+    r"|(?(total),\s+(?=[A-Za-z]\w*\s*[:=])|(?!))))"
+)
+# RAFT's `[  100, 0.0000250]  0.45, 0.62`, and Tacotron's `Train loss 120 0.354`.
+_VALUED = re.compile(
+    r"\A\s*\[\s*(?P<n>\d+)\s*,\s*\d*\.\d+(?:e-?\d+)?\s*\]\s+-?\d|\A\W*(?:train\w*\s+)?loss:?\s+(?P<m>\d+)\s+(?=-?\d+\.\d)",
+    re.IGNORECASE,
 )
 # `Progress: 10/200 (5.0%) loss: 2.1`: the percentage is the pair's.
 _SHARE = re.compile(
-    r"(?<![\w./\[(-])(?P<n>\d[\d,]*)\s?/\s?(?P<total>\d[\d,]*)\s*[\[(]\s*(?P<share>\d{1,3}(?:\.\d+)?)\s?%\s*[\])]"
+    r"(?<![\w./\[(-])(?P<n>\d[\d,]*)\s?/\s?(?P<total>\d[\d,]*)(?:\s*[\[(]\s*|\s?=\s?)(?P<share>\d{1,3}(?:\.\d+)?)\s?%"
 )
 _MEASURED = re.compile(r"(?i)(?:acc\w*|correct|top-?\d|precision|recall|score)\W*\Z")
 # `After 100 steps the loss is 2.3`, `5000 5% (0m 21s) 2.41`, `0m 12s (- 3m 1s) (5 6%) 1.53`.
@@ -56,6 +62,10 @@ def read(record: Record, epoch: float | None) -> Reading | None:
     pair = _TUPLE.match(text)
     match = pair or _BARE.match(text)
     if match is None:
+        valued = _VALUED.match(text)
+        if valued is not None and _FRACTION.search(text, valued.end() - 1) is not None:
+            key = f"{Form.BARE}:{record.source}:valued:{valued['n'] is None}"
+            return Reading(Form.BARE, key, int(valued["n"] or valued["m"]), strong=False, why=_NO_NAME)
         if record.label is not None and has_metrics(text[:80]):
             return Reading(Form.BARE, f"{Form.BARE}:{record.source}:label", record.label, strong=False)
         return _counted(record) or _lettered(record)

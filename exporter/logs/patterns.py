@@ -21,14 +21,14 @@ _LOOKED_AT = 2000  # characters in which a counter may stand
 
 _SEPARATOR = (
     r"(?:\s?\((?i:train)\w*\)\s*)?"
-    r"(?:[\"']?\s*(?::=|[:=|]|=>|->)\s*[\"'\[(#]?\s*|\s*[\[(#]\s*#?|\s+(?:no\.?\s+|number\s+|is\s+)?[\[(#]?\s*|\s*\.{3,}\s*)"
+    r"(?:[\"'#]?\s*(?::=|[:=|]|=>|->)\s*[\"'\[(#]?\s*|\s*[\[(#]\s*#?|\s+(?:no\.?\s+|number\s+|is\s+)?[\[(#]?\s*|\s*\.{3,}\s*)"
 )
 _COUNTER = re.compile(
     r"(?:steps?|iter(?:ation|ate)?s?|itr|it|batch(?:es)?|updates?|up(?=\.\s)|epochs?|ep(?=\.\s)"
     r"|samples|tokens|examples|sequences|episodes?|rounds?|generations?|gen|frames|ticks?|kimg|games|rollout|nupdates)"
     r"(?P<index>[ _-]?(?:num|number|no|idx|index|id|count)(?![a-z]))?\.?"
     + _SEPARATOR
-    + rf"(?P<n>{NUMBER})(?:-(?P<upto>\d+)(?=\]))?(?![\w%]|\.\d|:\d\d)"
+    + rf"(?P<n>{NUMBER})(?:\s*-\s*(?P<upto>\d+)(?=[\],]))?(?![\w%]|\.\d|:\d\d)"
     + rf"(?:\s*(?:/|(?<=\s)of\s|(?<=\s)out of\s)\s*(?P<total>{NUMBER})(?![\w%]))?",
     re.IGNORECASE,
 )
@@ -44,7 +44,7 @@ _UNIT_BEHIND = re.compile(
     r"(?:(?<=[\s:])\d+-(?P<upto>\d+)\s?(?i:batch(?:es)?|steps?|iters?)\b:)|(?<![\w./-])(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s+(?i:steps?|iterations?|iters?|batch(?:es)?|updates?)\b"
 )
 _EPOCH = re.compile(
-    r"(?<![A-Za-z])(?i:epoch)s?(?:\s*\(\w+\))?[\"']?\s*[:=#|\[(]*\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)(?:\s*/\s*(?P<epochs>\d+))?"
+    r"(?<![A-Za-z])(?i:epoch)s?(?:\s*\(\w+\))?[\"']?(?:\s*[:=#|\[(])*\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)(?:\s*/\s*(?P<epochs>\d+))?"
 )
 _VALUES = re.compile(r"[:=]\s*[-+]?\d+\.\d+.*[:=]\s*[-+]?\d+\.\d+")
 _TRAIN_EPOCH = re.compile(r"(?i:train\w*)\s*:\s*(?P<epoch>\d+)\s*\[")
@@ -57,6 +57,12 @@ _METRIC_AT = re.compile(
     r"(?i)\b(?:loss|perplexity|ppl|error|cost|reward|score)\b[^\d|,;=]*\bat\s+(?:global\s+)?\Z"
 )
 _VALUE_BEHIND = re.compile(r"\s*(?:[:=]|is\b)\s*[-+]?(?:\d+\.\d|nan|inf)")
+_CONFIGURATION = re.compile(
+    r"\b(?:\w*(?:Args|Arguments|Config\w*|Options|Params)|Namespace)\((?:\w+=[^()]*)?\Z"
+)
+_SUM = re.compile(
+    r"(?i)\b(?:total|cumulative)\s+(?:(?:num(?:ber)?|no)\b\.?\s*)?(?:of\s+)?\Z"
+)  # `Total num frames: 241664`
 _MILLISECONDS = re.compile(r"time \(ms\)", re.IGNORECASE)
 
 
@@ -93,6 +99,8 @@ def _keyed(record: Record, text: str, whole: str) -> Reading | None:
     micro: Reading | None = None
     epoch: Reading | None = None
     other: Reading | None = None
+    current: Reading | None = None
+    several = "lobal" in text  # `inner iter: 3/8 | global iter: 13/5000`: the one that goes through counts
     for match in _COUNTER.finditer(text):
         start = match.start()
         left = _NAME.search(text[max(0, start - 48) : start])
@@ -124,11 +132,21 @@ def _keyed(record: Record, text: str, whole: str) -> Reading | None:
             micro = micro or reading
         elif other is not None and name.lower() == "steps":
             continue  # `Episode 1/500 | Reward: 7 | Steps: 23`: how long the episode was
+        elif several and not _is_global(text, name_start, name):
+            current = current or reading
+        elif current is not None and current.iteration == number:
+            return current  # the same number twice: the first may have shown its total
         else:
             return reading
+    if current is not None:
+        return current
     if near is not None and (near.topic is not Topic.MENTION or epoch is None or not epoch.strong):
         return near
     return micro or _bracketed(record, whole) or epoch or other
+
+
+def _is_global(text: str, start: int, name: str) -> bool:
+    return "global" in name.lower() or text[:start].rstrip().lower().endswith("global")
 
 
 def _stem_length(match: re.Match[str]) -> int:
@@ -170,7 +188,11 @@ def _judge(
     about = topic(without_metrics(head), apart_from=Topic.DATA if _LOSS.search(tail) else None)
     if about is not None:
         return not_training(about, f"the text before the number is about {about}")
+    if _CONFIGURATION.search(head) is not None:
+        return not_training(Topic.MENTION, "a value of a configuration")
     metrics = has_metrics(head) or has_metrics(tail)
+    if kind is Counter.OTHER:
+        head = _SUM.sub("", head)
     # No sentences: `At iteration 50, rms=…`, `loss (for one batch) at step 200: 1.39`.
     begins = metrics and head.strip().lower() == "at"
     begins |= _VALUE_BEHIND.match(tail) is not None and _METRIC_AT.search(head) is not None

@@ -31,6 +31,9 @@ _END = re.compile(
     r"|(?:completed|finished) successfully)"
     r"|num_updates: \d+ >= max_update"
     r"|done training\b"
+    r"|training (?:of|for) (?!epoch|it\b|iter|step|batch|fold).{1,40}? (?:is |was |has )(?:been )?(?:done|finished|completed?)\b"
+    r"|\A\W*finished run\b"
+    r"|\A\W*shrink model to first \d+ iterations"  # CatBoost's last words
     r")",
     re.IGNORECASE,
 )
@@ -53,7 +56,7 @@ _SAVE = re.compile(
 )
 _SAVED = re.compile(
     r"(?<![a-z])(?:successfully )?(?:saved|finished saving|checkpoint .{0,60}? (?:is ready|saved)|save duration|wrote)"
-    r"|(?<![a-z])saved\b",
+    r"|(?<![a-z])saved\b|(?:saving|checkpoint) .{0,80}?success",
     re.IGNORECASE,
 )
 _EVALUATE = re.compile(
@@ -99,6 +102,8 @@ _HINTS = (
     ),
     *(
         "summary",
+        "shrink",
+        "success",
         "synced",
         "img/sec",
         "destroyed",

@@ -236,6 +236,8 @@ class Chooser:
             weak = [one for one in self._series.values() if one.form is Form.KEYED and _recurs(one)]
             keyed |= {one.key for one in weak if not one.strong}
         bars = self._bars(bool(keyed))
+        if bars and not keyed:
+            bars -= self._before_epochs(bars)
         found = keyed | bars
         if not found:
             found = {one.key for one in self._series.values() if one.form is Form.OPEN_BAR and one.count}
@@ -284,11 +286,20 @@ class Chooser:
         )
         return set(keys) - rejected
 
+    def _before_epochs(self, bars: set[str]) -> set[str]:
+        """Bars without a word of training that were over before epochs began that are counted without bars."""
+        epochs = [
+            one for one in self._series.values() if one.form is Form.EPOCH and one.strong and one.advances > 1
+        ]
+        began = min((one.first_record for one in epochs), default=0)
+        ones = [self._series[key] for key in bars]
+        return {one.key for one in ones if one.last_record < began and not (one.named or one.measured)}
+
     def _agrees(self, bar: Series) -> bool:
         """Whether a bar moves along with the strong series, rather than between their records."""
         seen = bar.during + bar.beside
-        if bar.finer > bar.alike:
-            return False
+        if bar.finer > bar.alike or not (bar.advances or bar.named or bar.measured):
+            return False  # of other things than the strong series, or drawn once it was done alone
         if bar.during:
             return bar.during * 4 >= seen or bar.named
         outside = self._strong_records

@@ -54,7 +54,7 @@ _SINGULAR = {
     "microbatch",
     "microstep",
 }
-_PLURAL = {"steps", "iters", "iterations", "its", "batches", "updates", "up"}
+_PLURAL = {"steps", "iters", "iterations", "its", "batches", "updates", "nupdates", "up"}
 _INDEX = {"num", "no", "number", "idx", "index", "id", "count", "counter", "i"}
 _DONE = {
     "current",
@@ -102,7 +102,7 @@ _OTHER = {
         "timesteps",
     ),
     *AMOUNTS,
-    *("frames", "tick", "kimg", "games", "rollout", "nupdates"),
+    *("frames", "tick", "kimg", "games", "rollout"),
 }
 _ACTS = {"env", "environment", "actor", "agent", "sim"}
 _LIMIT = {"max", "maximum", "total", "num", "n", "target", "planned"}
@@ -148,7 +148,7 @@ _TOPICS = (
     ),
     (
         Topic.EVALUATION,
-        r"evals?|evaluat\w+|evaluation|vali?|valid|validat\w+|test(?:s|ed|ing|set)?|dev|infer(?:ence|ring|red)?|predict\w*"
+        r"evals?|evaluat\w+|evaluation|cv|vali?|valid|validat\w+|test(?:s|ed|ing|set)?|dev|infer(?:ence|ring|red)?|predict\w*"
         r"|sanity|benchmarks?|scor(?:ed|ing)",
     ),
     (
@@ -204,6 +204,7 @@ _LIMITING = {
     "last",
 }
 _ACTING = re.compile(r"(?i)\b(?:actors?|env|environment)\s*\Z")  # `Actor Steps = 4000` are not the learner's
+_OF = re.compile(r"(?<=\d) (?:out )?of (?=\d)")
 _CLAUSE = re.compile(r"[|,;:)\]}>]")
 _ALARM = re.compile(r"[Hh]eart-?[Bb]eat|[Ww]atchdog|Traceback|\b[A-Z]\w+(?:Error|Exception)\b")
 
@@ -223,6 +224,7 @@ def is_mention(before: str, bare: str) -> bool:
 
     `bare` is the same without metrics and their numbers.
     """
+    before, bare = _OF.sub("/", before), _OF.sub("/", bare)
     found = list(words(before))
     if not found:
         return False

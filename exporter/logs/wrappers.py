@@ -39,6 +39,7 @@ _PREFIXES = tuple(
         r"(?:(?!(?i:val|test|eval|train))[A-Za-z][\w.-]*\d[\w.-]*|[A-Za-z]\w*[.-][\w.-]*\d[\w.-]*): ",
         r"(?!(?i:epoch|step|iter|batch|update|val|test|eval|train)\w*\d*\s)[A-Za-z][\w.-]*\d[\w.-]*\s+\| ",  # compose
         r"MESSAGE=",  # journald's export format
+        r"(?:DEBUG|INFO|WARNING|ERROR):\w+(?:-\w+)+:\s?",  # Python's logging, to a logger named after an experiment
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w./@-]+(?:\[\d+\])?: ",  # syslog
         r"<\d{1,3}>1 \S+ \S+ \S+ \S+ \S+ (?:-|\[.*?\]) ",  # RFC 5424
         r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\s+",
@@ -53,7 +54,10 @@ _TIME = re.compile(
 )
 _EMPTY = re.compile(r"\[\s*\]")  # what is left of a time in brackets
 _PLACE = re.compile(r"[\w./-]+\.(?:py|cc|cpp|cu|rs|go|c|h):\d+(?::\w+)?")
-_RANK = re.compile(r"[\[(]\s*(?:global[ _])?rank[ :=_]*(?P<rank>\d+)\s*[\])]:?", re.IGNORECASE)
+_RANK = re.compile(
+    r"[\[(]\s*(?:(?:global[ _])?rank[ :=_]*|(?:proc|process|worker|trainer)[ :=_-])(?P<rank>\d+)\s*[\])]:?",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
