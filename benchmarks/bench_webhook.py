@@ -29,6 +29,7 @@ from snapshotter.bundle.schema import CaptureRequest
 from snapshotter.config import Config
 from snapshotter.stacks.model import NodeAnswer
 from snapshotter.web.auth import Auth
+from snapshotter.web.places import THREADS
 
 VERDICT = {
     "hung": True,
@@ -181,7 +182,7 @@ def peer() -> Flask:
 
 
 def listen(wsgi: Flask, finish: Callable[[], int]) -> None:
-    server = webconfig.server(wsgi, "127.0.0.1:0", webconfig.WebConfig(), None, threads=10)
+    server = webconfig.server(wsgi, "127.0.0.1:0", webconfig.WebConfig(), None, threads=THREADS)
     webconfig.bind(server)
     serving.settle_interpreter()
     threading.Thread(target=server.serve, daemon=True).start()

@@ -27,8 +27,11 @@ from snapshotter.capture.node import Progress as Step
 from snapshotter.stacks.model import JobCapture, NodeAnswer
 from snapshotter.tasks import Progress
 from snapshotter.web.auth import Auth, TokenFile
+from snapshotter.web.places import THREADS
 
 log = logging.getLogger(__name__)
+
+_AGENT_THREADS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ def serve(
     )
     watch.start()
     try:
-        return _run(app.create_app(running.services), files, running.services.reload)
+        return _run(app.create_app(running.services), files, running.services.reload, threads=THREADS)
     finally:
         watch.stop()
         running.stop()
@@ -139,7 +142,7 @@ def agent(web: Web) -> int:
     )
     watch.start()
     try:
-        return _run(wsgi, files, files.reload)
+        return _run(wsgi, files, files.reload, threads=_AGENT_THREADS)
     finally:
         watch.stop()
 
@@ -199,9 +202,10 @@ def settle_interpreter() -> None:
     sys.setswitchinterval(0.0005)
 
 
-def _run(wsgi: webconfig.WsgiApp, files: Files, reload: Callable[[], None]) -> int:
+def _run(wsgi: webconfig.WsgiApp, files: Files, reload: Callable[[], None], *, threads: int) -> int:
     """Serve until SIGINT or SIGTERM; SIGHUP reloads."""
-    server = webconfig.server(files.gate(wsgi), files.flags.listen, files.web, files.flags.web_config)
+    flags = files.flags
+    server = webconfig.server(files.gate(wsgi), flags.listen, files.web, flags.web_config, threads=threads)
     webconfig.bind(server)
     signal.signal(signal.SIGHUP, lambda *_: _reload_or_log(reload))
     signal.signal(signal.SIGTERM, _interrupt)
