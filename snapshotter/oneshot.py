@@ -27,6 +27,10 @@ from snapshotter.config import Config
 from snapshotter.render import flamegraph, text
 from snapshotter.stacks import report
 from snapshotter.stacks.model import JobCapture, NodeAnswer
+from snapshotter.stacks.wording import shown
+
+_MOST_REASONS = 20
+_LONGEST_LINE = 1000  # characters
 
 
 class CannotCapture(Exception):
@@ -62,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--nodes",
-        type=lambda value: [one for one in value.split(",") if one],
+        type=lambda value: value.split(","),
         default=[],
         metavar="HOST,…",
         help="capture these nodes through their agents: HOST, HOST:PORT or [IPV6]:PORT",
@@ -120,11 +124,11 @@ def run(
         problems = [f"{answer.node}: {answer.error}" for answer in answers if answer.error]
         if not any(answer.processes or answer.expected_ranks for answer in answers):
             raise CannotCapture("; ".join(one.error or "no process was found" for one in answers))
-        for problem in problems:
-            print(f"not complete: {problem}", file=err)
+        for problem in (*problems, *_unread(answers)):
+            print(f"not complete: {shown(problem, _LONGEST_LINE)}", file=err)
         found = _write(request, answers, analysis, started, now)
     except CannotCapture as error:
-        print(f"error: {error}", file=err)
+        print(f"error: {shown(str(error), _LONGEST_LINE)}", file=err)
         return 2
     except OSError as error:
         print(f"error: {request.output} cannot be written: {error.strerror or error}", file=err)
@@ -146,7 +150,9 @@ def _capture(
     capture = settings.capture
     if request.nodes:
         try:
-            agents = [parse_agent(one, settings.agents.port) for one in request.nodes]
+            agents = [
+                parse_agent(one, settings.agents.port) for one in dict.fromkeys(map(str.strip, request.nodes))
+            ]
         except ValueError as error:
             raise CannotCapture(f"--nodes: {error}") from error
         # Who asks by hand sees what did not answer, and asks again.
@@ -179,6 +185,24 @@ def _capture(
 
 def _local(node: str, procfs: ProcFS, settings: Config, now: Callable[[], float]) -> LocalNode:
     return local_node(node, procfs, lambda: settings.capture, now=now)
+
+
+def _unread(answers: tuple[NodeAnswer, ...]) -> tuple[str, ...]:
+    """Whose stacks could not be read and why, one line for each reason of each node."""
+    pids: dict[tuple[str, str], list[int]] = {}
+    for process in (process for answer in answers for process in answer.processes):
+        if process.outcome not in ("ok", "not_python"):
+            reason = f"{process.outcome}, {process.error}" if process.error else process.outcome
+            pids.setdefault((process.node, reason), []).append(process.pid)
+    lines = [
+        f"{node}: {len(its)} process{'es' if len(its) > 1 else ''} (pid {', '.join(map(str, its[:8]))}"
+        f"{', …' if len(its) > 8 else ''}): {reason}"
+        for (node, reason), its in pids.items()
+    ]
+    more = len(lines) - _MOST_REASONS
+    return (
+        (*lines[:_MOST_REASONS], f"{more} more reasons are in what is written") if more > 0 else tuple(lines)
+    )
 
 
 def _only_job(local: LocalNode) -> str:
@@ -262,7 +286,7 @@ class _Teller:
         if stage == step.stage and not ended and self._now() - at < self._every:
             return
         self._last = (step.stage, self._now())
-        line = f"{step.node}: {step.stage}: {step.done} of {step.total}"
+        line = f"{shown(step.node)}: {step.stage}: {step.done} of {step.total}"
         end = "\n" if ended or not self._terminal else ""
         print(f"\r\x1b[K{line}" if self._terminal else line, end=end, file=self._err, flush=True)
 

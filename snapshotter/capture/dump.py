@@ -8,11 +8,14 @@ stderr `Error: …`, a `Caused by:` list and, where RUST_BACKTRACE is set, a bac
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 
 import msgspec
 
+from snapshotter.capture.privacy import mask_word
 from snapshotter.stacks.model import Frame, Outcome, Thread
+from snapshotter.stacks.wording import shown
 
 # Where a Python stack begins: a script, `python -m`, a thread of the threading module.
 _ROOTS = frozenset({"<module>", "_run_module_as_main", "_bootstrap"})
@@ -23,6 +26,8 @@ _NOT_PYTHON = (
 )
 _GONE = ("Failed to get process executable name", "No such process", "os error 3")
 _DENIED = ("Permission Denied", "Permission denied", "Operation not permitted", "os error 1)", "os error 13)")
+
+_LONGEST_SENTENCE = 300  # characters
 
 
 class UnreadableDump(ValueError):
@@ -40,6 +45,8 @@ class _Thread(msgspec.Struct, frozen=True):
 
 def parse_dump(text: bytes) -> tuple[Thread, ...]:
     """The threads of one process. Unknown fields are ignored. Raises UnreadableDump."""
+    if not text.strip():
+        raise UnreadableDump("py-spy printed nothing, which is not the JSON we know")
     try:
         threads = msgspec.json.decode(text, type=list[_Thread])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -90,8 +97,11 @@ def _odd_roots(threads: Sequence[Thread]) -> dict[int, tuple[str, str]]:
     }
 
 
-def explain_failure(stderr: str) -> tuple[Outcome, str]:
-    """Outcome and one sentence from py-spy's stderr; `error` where it is none of the known kinds."""
+def explain_failure(stderr: str, code: int) -> tuple[Outcome, str]:
+    """Outcome and one sentence from py-spy's stderr and exit status, below 0 the number of a signal.
+
+    `error` where it is none of the known kinds.
+    """
     text = re.split(r"\n\s*Stack backtrace:", stderr, maxsplit=1)[0]
     paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip())]
     first = next((part for part in paragraphs if part.startswith("Error:")), paragraphs[0])
@@ -105,4 +115,8 @@ def explain_failure(stderr: str) -> tuple[Outcome, str]:
         return "gone", "the process ended before its stack was read"
     if any(mark in text for mark in _NOT_PYTHON):
         return "not_python", "no Python interpreter was found in it"
-    return "error", f"py-spy: {sentence or 'failed and said nothing'}"
+    if sentence:
+        return "error", f"py-spy: {mask_word(shown(sentence, _LONGEST_SENTENCE))}"
+    if code < 0:
+        return "error", f"py-spy was ended by signal {-code} ({signal.strsignal(-code) or 'unknown'})"
+    return "error", f"py-spy failed with status {code} and said nothing"

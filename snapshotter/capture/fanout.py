@@ -70,7 +70,10 @@ class AgentClient:
         """One node's answer, checked. Raises AgentFailure. `deadline`: seconds from now."""
         status, body = self._post(agent, order, time.monotonic() + deadline)
         if status in (401, 403):
-            raise AgentFailure("denied", f"the agent at {agent.address} refuses our token")
+            mine = (
+                "our token" if self._token is not None else "who shows no token: name it in agents.token_file"
+            )
+            raise AgentFailure("denied", f"the agent at {agent.address} refuses {mine}")
         if status != 200:
             said = " ".join(body[:_LARGEST_ERROR].decode("utf-8", "replace").split())[:300]
             raise AgentFailure("error", f"the agent at {agent.address} answered {status}: {said}")

@@ -6,6 +6,7 @@ killed with its group, one that even the kernel cannot kill is abandoned, and no
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import shutil
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from snapshotter.capture.dump import (
     UnreadableDump,
@@ -31,6 +33,8 @@ from snapshotter.stacks.model import Outcome, Thread
 _STOPPED = frozenset("Tt")
 _BLOCKING_FORBIDDEN = frozenset("DTt")  # it would hang on D and fail on a process that is stopped already
 _LARGEST_OUTPUT = 64 * 1024 * 1024  # bytes
+_LARGEST_COMPLAINT = 64 * 1024  # bytes of its stderr
+_LARGEST_PIECE = 4 * 1024 * 1024  # bytes; a write goes page by page, of up to so much
 _LOOK_INTERVAL = 0.001  # seconds between two looks at a target that may be stopped
 _KILL_WAIT = 1.0  # seconds given to a killed py-spy to go, and to its target to run again
 
@@ -74,6 +78,7 @@ class _Run:
     stdout: bytes
     stderr: str
     pause_seconds: float
+    overflowed: bool = False  # it wrote more than it may
 
 
 class PySpy:
@@ -168,6 +173,9 @@ class PySpy:
         pause = run.pause_seconds if blocking else None
         if run.code is None:
             return Dump("timeout", error=f"py-spy gave no answer in {limit:.1f} s", pause_seconds=pause)
+        if run.overflowed:
+            most = (_LARGEST_OUTPUT - _LARGEST_PIECE) >> 20
+            return Dump("error", error=f"py-spy printed more than {most} MiB", pause_seconds=pause)
         if run.code == 0:
             try:
                 threads = parse_dump(run.stdout)
@@ -179,7 +187,7 @@ class PySpy:
         after = self._look(pid)
         if after is None or after.start_ticks != before.start_ticks or after.state in "ZX":
             return Dump("gone", error="the process ended while its stack was read", pause_seconds=pause)
-        outcome, sentence = explain_failure(run.stderr)
+        outcome, sentence = explain_failure(run.stderr, run.code)
         if outcome == "gone":
             outcome, sentence = "error", "py-spy does not see this pid: is it in another PID namespace?"
         return Dump(outcome, error=sentence, pause_seconds=pause)
@@ -188,7 +196,8 @@ class PySpy:
         self._forget_ended()
         command = [str(self._binary), "dump", "--json", *([option] if option else []), "--pid", str(pid)]
         with ExitStack() as stack:
-            out, err = (stack.enter_context(os.fdopen(os.memfd_create("py-spy"), "r+b")) for _ in range(2))
+            out = stack.enter_context(_file_of(_LARGEST_OUTPUT))
+            err = stack.enter_context(_file_of(_LARGEST_COMPLAINT))
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -204,9 +213,10 @@ class PySpy:
             self._kill(process)
             return _Run(
                 code=process.returncode if ended else None,
-                stdout=os.pread(out.fileno(), _LARGEST_OUTPUT, 0),
-                stderr=os.pread(err.fileno(), 65536, 0).decode(errors="replace"),
+                stdout=_written(out),
+                stderr=_written(err).decode(errors="replace"),
                 pause_seconds=pause,
+                overflowed=_is_full(out),
             )
 
     def _wait(
@@ -264,6 +274,26 @@ class PySpy:
                 except (ProcessLookupError, PermissionError):
                     return
             time.sleep(_LOOK_INTERVAL)
+
+
+def _file_of(size: int) -> BinaryIO:
+    """A file in memory that takes so many bytes at most, full of zeros: what runs wild cannot fill memory."""
+    descriptor = os.memfd_create("py-spy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    file = os.fdopen(descriptor, "r+b", buffering=0)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+    return file
+
+
+def _written(file: BinaryIO) -> bytes:
+    """What was written through any copy of the descriptor: all of them share one place in the file."""
+    return os.pread(file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_CUR), 0)
+
+
+def _is_full(file: BinaryIO) -> bool:
+    """Whether so little room is left that a page may have been refused."""
+    free = os.fstat(file.fileno()).st_size - os.lseek(file.fileno(), 0, os.SEEK_CUR)
+    return free < _LARGEST_PIECE
 
 
 def _with_pause(dump: Dump, pauses: list[float]) -> Dump:

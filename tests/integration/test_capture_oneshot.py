@@ -172,12 +172,40 @@ def test_an_agent_captures_no_process_that_does_not_train(job: int, tmp_path: Pa
     assert not (tmp_path / "x.html").exists()
 
 
+def test_without_the_agents_token_it_is_said_where_to_name_it(tmp_path: Path, agent: str) -> None:
+    ran = Ran("--job", JOB, "--nodes", f"{agent},{agent}", "-o", tmp_path / "x.html")
+    assert ran.status == 2
+    assert ran.said.count("agents.token_file") == 1  # a node that is named twice is asked once
+
+
+def test_whose_stacks_could_not_be_read_is_told_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "py-spy"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o700)
+    monkeypatch.setattr("snapshotter.capture.pyspy.find_binary", lambda: broken)
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        ran = Ran("--pid", str(process.pid), "-o", tmp_path / "x.html")
+    finally:
+        process.kill()
+        process.wait()
+    assert ran.status == 0, ran.said
+    assert (
+        f"not complete: here: 1 process (pid {process.pid}): error, py-spy failed with status 3 and said nothing"
+        in ran.said
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (["--pid", "999999999", "-o", "{}/x"], "no process runs with pid 999999999 on here"),
         (["--job", "nobody", "-o", "{}/x"], "no process of job nobody is left on here"),
         (["--nodes", "a b", "-o", "{}/x"], "HOST:PORT"),
+        (["--nodes", "", "-o", "{}/x"], "HOST:PORT"),
+        (["--nodes", "127.0.0.1,", "-o", "{}/x"], "HOST:PORT"),
         (["--pid", "1", "-o", "{}/full"], "is there already"),
         (["--pid", "1", "-o", "{}/full/file/x"], "cannot be written: File exists"),
         (["--pid", "1", "-o", "{}/folder.html"], "is a folder: name a file"),

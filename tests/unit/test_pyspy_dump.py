@@ -106,14 +106,14 @@ FAILURES = {
 
 @pytest.mark.parametrize("outcome", FAILURES)
 def test_failures_are_told_apart_and_explained_in_one_line(outcome: str) -> None:
-    found, sentence = explain_failure(FAILURES[outcome])
+    found, sentence = explain_failure(FAILURES[outcome], 1)
     assert found == outcome
     assert "\n" not in sentence
     assert "anyhow" not in sentence
 
 
 def test_an_unknown_failure_keeps_its_sentence_and_innermost_cause() -> None:
-    _, sentence = explain_failure(FAILURES["error"])
+    _, sentence = explain_failure(FAILURES["error"], 1)
     assert sentence == (
         "py-spy: Failed to get stack traces: "
         "unexpected waitpid result PtraceEvent(Pid(10853), SIGSTOP, 128) to 10853"
@@ -121,4 +121,12 @@ def test_an_unknown_failure_keeps_its_sentence_and_innermost_cause() -> None:
 
 
 def test_a_failure_without_words_is_still_a_sentence() -> None:
-    assert explain_failure("") == ("error", "py-spy: failed and said nothing")
+    assert explain_failure("", 3) == ("error", "py-spy failed with status 3 and said nothing")
+    assert explain_failure(" \n", -9) == ("error", "py-spy was ended by signal 9 (Killed)")
+
+
+def test_what_a_failure_says_is_one_bounded_line_without_secrets() -> None:
+    _, sentence = explain_failure("Error: \x1b[31mno --token=t0psecret\x00 \u202e" + "x" * 100_000, 101)
+    assert len(sentence) < 400
+    assert sentence.isprintable()
+    assert "t0psecret" not in sentence
