@@ -9,13 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from exporter import __version__, config, listranks, webconfig
+from exporter import __version__, commandline, config, listranks, webconfig
 from exporter.logs import check as check_log
 from exporter.nccl import check as check_nccl
 from exporter.procfs import ProcFS
 from exporter.ranks import RankFinder
 from exporter.service import Service, node_name
-from exporter.yamlconfig import ConfigError
 
 COMMANDS = ("serve", "check-log", "check-nccl", "check-config", "list-ranks")
 
@@ -25,16 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or (words[0] not in COMMANDS and words[0] not in ("-h", "--help", "--version")):
         words.insert(0, "serve")
-    options = _parser().parse_args(words)
-    logging.basicConfig(
-        level=getattr(options, "log_level", "info").upper(),
-        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
-    )
-    try:
-        return int(options.run(options))
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return commandline.run(_parser().parse_args(words), log_level="info")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,27 +38,8 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="serve the metrics of this node (the default)")
     _add_node_flags(serve)
-    serve.add_argument(
-        "--web.listen-address",
-        dest="listen",
-        default=":11028",
-        metavar="ADDRESS",
-        help="where to listen: :PORT, HOST:PORT or [IPV6]:PORT (%(default)s)",
-    )
-    serve.add_argument(
-        "--web.config.file",
-        dest="web_config",
-        type=Path,
-        metavar="FILE",
-        help="TLS and basic auth, in the form of Prometheus's exporter-toolkit",
-    )
-    serve.add_argument(
-        "--log.level",
-        dest="log_level",
-        default="info",
-        choices=("debug", "info", "warning", "error"),
-        help="(%(default)s)",
-    )
+    commandline.add_web_flags(serve, listen=":11028")
+    commandline.add_log_flag(serve)
     serve.set_defaults(run=_serve)
 
     log = commands.add_parser("check-log", help="say what is understood of a training log")
@@ -94,17 +65,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_node_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config.file", dest="config", type=Path, metavar="FILE", help="YAML; works without one"
-    )
-    parser.add_argument(
-        "--path.procfs",
-        dest="procfs",
-        type=Path,
-        default=Path("/proc"),
-        metavar="FOLDER",
-        help="where the node's /proc is mounted (%(default)s)",
-    )
+    commandline.add_config_flag(parser)
+    commandline.add_procfs_flag(parser)
 
 
 def _serve(options: argparse.Namespace) -> int:

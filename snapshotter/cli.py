@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from exporter import commandline
 from exporter.procfs import ProcFS
-from exporter.yamlconfig import ConfigError
 from snapshotter import __version__, analysis, analyze, config, maintenance, oneshot, serving
 from snapshotter.capture.pyspy import PySpyMissing
 from snapshotter.errors import SnapshotterError
@@ -19,15 +18,8 @@ from snapshotter.errors import SnapshotterError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Exit status: 0; 1 for an error said on stderr; 2 where nothing could be analysed."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(
-        level=options.log_level.upper() if "log_level" in options else "WARNING",
-        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
-    )
-    try:
-        return int(options.run(options))
-    except (ConfigError, SnapshotterError, PySpyMissing, oneshot.CannotCapture) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    errors = (SnapshotterError, PySpyMissing, oneshot.CannotCapture)
+    return commandline.run(options, *errors, log_level="warning")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     serve = commands.add_parser("serve", help="the service: webhook, captures, report pages, metrics")
-    _add_config_flag(serve)
+    commandline.add_config_flag(serve)
     _add_storage_flag(serve)
     _add_serving_flags(serve, port=11029)
     serve.add_argument(
@@ -69,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Answers GET /api/v1/ranks and POST /api/v1/capture, both with the bearer token. Needs "
         "root, or CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, to read other users' processes.",
     )
-    _add_config_flag(agent)
+    commandline.add_config_flag(agent)
     _add_serving_flags(agent, port=11030)
     agent.set_defaults(run=_agent)
 
@@ -79,8 +71,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Take the stacks of every process of a job on this node (or through agents), analyse "
         "them and write a bundle or one self-contained page.",
     )
-    _add_config_flag(capture)
-    _add_procfs_flag(capture)
+    commandline.add_config_flag(capture)
+    commandline.add_procfs_flag(capture)
     oneshot.add_arguments(capture)
     capture.set_defaults(run=_capture)
 
@@ -91,12 +83,12 @@ def _parser() -> argparse.ArgumentParser:
     gc = commands.add_parser(
         "gc", help="delete captures that are too old or too much (the service does so itself)"
     )
-    _add_config_flag(gc)
+    commandline.add_config_flag(gc)
     _add_storage_flag(gc)
     gc.set_defaults(run=_gc)
 
     reindex = commands.add_parser("reindex", help="rebuild the index of captures from the bundles")
-    _add_config_flag(reindex)
+    commandline.add_config_flag(reindex)
     _add_storage_flag(reindex)
     reindex.set_defaults(run=_reindex)
 
@@ -112,7 +104,7 @@ def _add_analyze(parser: argparse.ArgumentParser) -> None:
         "and [NODE-]rank-<N>.dataloader-<K>.json (a second sample in second/), gathered by srun, pdsh or any "
         "other means. Exit status 2 where nothing could be analysed."
     )
-    _add_config_flag(parser)
+    commandline.add_config_flag(parser)
     parser.add_argument("path", type=Path, metavar="PATH", help="bundle, zip of one, or folder of dumps")
     parser.add_argument(
         "--format",
@@ -127,12 +119,6 @@ def _add_analyze(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_analyze)
 
 
-def _add_config_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config.file", dest="config", type=Path, metavar="FILE", help="YAML; works without one"
-    )
-
-
 def _add_storage_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--storage.path",
@@ -144,32 +130,8 @@ def _add_storage_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_procfs_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--path.procfs",
-        dest="procfs",
-        type=Path,
-        default=Path("/proc"),
-        metavar="FOLDER",
-        help="where the node's /proc is mounted (%(default)s)",
-    )
-
-
 def _add_serving_flags(parser: argparse.ArgumentParser, *, port: int) -> None:
-    parser.add_argument(
-        "--web.listen-address",
-        dest="listen",
-        default=f"127.0.0.1:{port}",
-        metavar="ADDRESS",
-        help="where to listen: :PORT, HOST:PORT or [IPV6]:PORT (%(default)s)",
-    )
-    parser.add_argument(
-        "--web.config.file",
-        dest="web_config",
-        type=Path,
-        metavar="FILE",
-        help="TLS and basic auth, in the form of Prometheus's exporter-toolkit",
-    )
+    commandline.add_web_flags(parser, listen=f"127.0.0.1:{port}")
     parser.add_argument(
         "--web.token-file",
         dest="token_file",
@@ -177,14 +139,8 @@ def _add_serving_flags(parser: argparse.ArgumentParser, *, port: int) -> None:
         metavar="FILE",
         help="bearer token that every request which changes something must carry",
     )
-    _add_procfs_flag(parser)
-    parser.add_argument(
-        "--log.level",
-        dest="log_level",
-        default="info",
-        choices=("debug", "info", "warning", "error"),
-        help="(%(default)s)",
-    )
+    commandline.add_procfs_flag(parser)
+    commandline.add_log_flag(parser)
 
 
 def _serve(options: argparse.Namespace) -> int:
