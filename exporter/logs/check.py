@@ -58,11 +58,16 @@ def check(file: Path, *, records: bool = False, explain: bool = False) -> Checke
     interpreter, recogniser = Interpreter(), Recogniser()
     for observation in _observations(file, interpreter):
         recogniser.see(observation.text)
+    pairs = interpreter.pairs
+    if pairs.turned:  # what was found out on the way holds from the first record on
+        interpreter = Interpreter(pairs=pairs)
+        for _ in _observations(file, interpreter):
+            pass
     accepted = interpreter.chooser.accepted()
     found: list[Numbers] = []
     misses: list[NearMiss] = []
     if records or explain:
-        for observation in _observations(file, Interpreter()):
+        for observation in _observations(file, Interpreter(pairs=pairs)):
             reading = observation.reading
             if reading is None or reading.unstarted:
                 continue

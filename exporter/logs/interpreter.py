@@ -11,6 +11,7 @@ from exporter.logs import patterns, phases
 from exporter.logs.languages import in_english
 from exporter.logs.model import Phase
 from exporter.logs.numbers import count
+from exporter.logs.pairs import Pairs
 from exporter.logs.reading import Form, Reading
 from exporter.logs.series import Chooser, Series
 from exporter.logs.silence import Silence
@@ -49,10 +50,16 @@ class Observation:
 
 
 class Interpreter:
-    """The state of one log's understanding. `read` says what a record shows, by default by the general rules."""
+    """The state of one log's understanding. `read` says what a record shows, by default by the general rules.
 
-    def __init__(self, read: Callable[[Record], Reading | None] = patterns.read) -> None:
+    `pairs`: what is known of the log already.
+    """
+
+    def __init__(
+        self, read: Callable[[Record], Reading | None] = patterns.read, pairs: Pairs | None = None
+    ) -> None:
         self._read = read
+        self.pairs = Pairs() if pairs is None else pairs
         self._tables = Tables() if read is patterns.read else None
         self._unwrap = Unwrapper()
         self._silence = Silence()
@@ -86,6 +93,8 @@ class Interpreter:
         if reading is None and self._tables is not None and not self._tables.begins:
             self._silence.learn(raw, phrases)
         if reading is not None and reading.topic is None:
+            if self._tables is not None:
+                reading = self.pairs.read(reading)
             series, moved = self._progress(reading, record)
             if reading.strong and reading.form is not Form.EPOCH:
                 phrases = reading.tail
@@ -166,6 +175,8 @@ class Interpreter:
             if self.finished_by is None and self._is_training_again(series):
                 self.phase = Phase.TRAINING
             self.crashed = False
+        elif series is not None and moved and self._is_evaluation(series):
+            self.phase = Phase.EVALUATING
         if announced is Phase.FINISHED:
             self.phase = Phase.FINISHED
         elif announced is not None and self.finished_by is None and not self._only_starts(announced):
@@ -177,8 +188,21 @@ class Interpreter:
 
     def _counts(self, series: Series) -> bool:
         """Whether a series is taken for training's."""
-        finer = series.strong and series.form not in (Form.EPOCH, Form.ROW)
-        return finer or series.key in self.chooser.accepted()
+        named = series.strong and series.form in (Form.KEYED, Form.METRICS)
+        return named or series.key in self.chooser.accepted()
+
+    def _is_evaluation(self, series: Series) -> bool:
+        """Whether a bar without a word of what it is about runs where training's has come to its end."""
+        if self.phase is not Phase.TRAINING or series.form is not Form.BAR or not series.under_way:
+            return False
+        accepted = self.chooser.accepted()
+        if series.key in accepted:
+            return False
+        numbered = [one for one in self.chooser.series if one.key in accepted and one.last is not None]
+        newest = max(numbered, key=lambda one: one.last_number_record, default=None)
+        if newest is None or newest.form is not Form.BAR or newest.last != newest.total:
+            return False
+        return not newest.inside.get(series.key)  # a bar around training's counts epochs
 
     def _is_training_again(self, series: Series) -> bool:
         """Whether the records that move are not those of an evaluation which prints as training does."""

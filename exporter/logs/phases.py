@@ -31,7 +31,8 @@ _END = re.compile(
     r"|(?:completed|finished) successfully)"
     r"|num_updates: \d+ >= max_update"
     r"|done training\b"
-    r"|training (?:of|for) (?!epoch|it\b|iter|step|batch|fold).{1,40}? (?:is |was |has )(?:been )?(?:done|finished|completed?)\b"
+    r"|training (?:of|for) (?!epoch|it\b|iter|step|batch|fold).{1,40}? (?:is |was |has )(?:been )?"
+    r"(?:done|finished|completed?)\b"
     r"|\A\W*finished run\b"
     r"|\A\W*shrink model to first \d+ iterations"  # CatBoost's last words
     r")",

@@ -219,6 +219,8 @@ class Tracker:
             accepted = observation.series.key in self._interpreter.chooser.accepted()
             if accepted and observation.moved:
                 self._moved(observation, record, at, counting=counting)
+            elif observation.moved and not accepted and self._interpreter.phase is Phase.EVALUATING:
+                self._progress.alive(at)
         elif observation.reading is not None:
             self._beside(observation.reading, at)
         self._progress.enter(self._interpreter.phase, at)

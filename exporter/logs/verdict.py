@@ -22,7 +22,7 @@ def has_ended(interpreter: Interpreter) -> bool:
     goes_through = not one.resets and one.form is not Form.EPOCH
     if goes_through and interpreter.declared is not None and one.last >= interpreter.declared:
         return True
-    if not _is_complete(one):
+    if not _is_complete(one) or _another_runs(interpreter, one):
         return False
     if one.epochs is not None and one.epoch is not None:
         return one.epoch >= one.epochs
@@ -39,7 +39,7 @@ def looks_finished(interpreter: Interpreter) -> bool:
     if has_ended(interpreter):
         return True
     one = _newest(interpreter)
-    if one is None:
+    if one is None or _another_runs(interpreter, one):
         return False
     if one.form is Form.BAR and one.closed and one.redrawn and one.last_record >= interpreter.last_record:
         return not _more_epochs(
@@ -48,6 +48,14 @@ def looks_finished(interpreter: Interpreter) -> bool:
     if not _is_complete(one, 1 if one.form is Form.BAR else one.stride or 1):
         return False
     return not _more_epochs(interpreter, one)
+
+
+def _another_runs(interpreter: Interpreter, one: Series) -> bool:
+    """Whether a bar of something else is under way since: the evaluation behind an epoch, or the epochs themselves."""
+    return any(
+        other.form is Form.BAR and other.under_way and other.last_record > one.last_record
+        for other in interpreter.chooser.series
+    )
 
 
 def _more_epochs(interpreter: Interpreter, one: Series) -> bool:
