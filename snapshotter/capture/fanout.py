@@ -30,6 +30,7 @@ _CONNECT_LIMIT = 5.0  # seconds
 _ASK_AGAIN = 1.0  # seconds between questions to an agent that is away
 _PIECE = 1 << 20  # bytes
 _LARGEST_ERROR = 64 * 1024
+_OF_AGENTS = frozenset({400, 413, 500, 503})  # statuses of refusals that are an agent's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,10 @@ class AgentClient:
             raise AgentFailure("denied", f"the agent at {agent.address} refuses {mine}")
         if status != 200:
             said = " ".join(body[:_LARGEST_ERROR].decode("utf-8", "replace").split())[:300]
-            raise AgentFailure("error", f"the agent at {agent.address} answered {status}: {said}")
+            hint = "" if status in _OF_AGENTS else "; is this the address of an agent?"
+            raise AgentFailure(
+                "error", f"the agent at {agent.address} answered {status}{said and f': {said}'}{hint}"
+            )
         try:
             answer = reader.decode(body)
             wire.check(answer, node=agent.node, job_id=order.job_id)

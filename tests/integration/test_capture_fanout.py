@@ -428,3 +428,21 @@ def test_ranks_that_were_seen_are_remembered_for_a_while() -> None:
     assert memory.ranks("job") == (4,)
     clock[0] = 1062.0
     assert memory.ranks("job") == ()
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"", "the connection was closed without an answer"),
+        (b"SSH-2.0-OpenSSH_9\r\n", "what answers there does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n", "the headers of the answer are too many"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n{", "the answer broke off"),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 9\r\n\r\nnot gzip!", "cannot be unpacked"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n", "answered 302; is this the address"),
+    ],
+)
+def test_what_is_no_agent_is_told_in_words(serve: Callable[..., Agent], sent: bytes, words: str) -> None:
+    agent = serve(lambda connection: connection.sendall(sent))
+    with pytest.raises(AgentFailure, match=words) as failure:
+        AgentClient().ask(agent, Order(job_id="job"), AnswerReader(), deadline=20)
+    assert "(" not in str(failure.value)  # nothing of Python's
