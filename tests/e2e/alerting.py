@@ -6,10 +6,9 @@ import html
 import json
 import re
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from standalone import chain as standalone
 from standalone import processes
 from standalone.chain import Chain, Settings, get_json
+from tests.running import wait_for as wait_until
 
 RULES = Path(__file__).parents[2] / "rules"
 PATIENCE_SECONDS = 150.0
@@ -110,14 +110,6 @@ def running(chat: Chat, folder: Path, **settings: Any) -> Iterator[Chain]:
             chain.stop()
 
 
-def wait_until(what: Callable[[], object], say: Callable[[], object] = str) -> None:
-    """Until something is so; `say` is asked for the message where it never is."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not what():
-        assert time.monotonic() < deadline, say()
-        time.sleep(0.3)
-
-
 JSON = {"Content-Type": "application/json"}
 Key = tuple[str, str]
 """An alert's name and job; the job is empty where it is about none."""
@@ -139,7 +131,7 @@ def wait_for(chain: Chain, chat: Chat, *wanted: Key) -> None:
                 missing.discard(key)
         return not missing
 
-    wait_until(all_told, lambda: f"{sorted(missing)}\n{chat.text()}")
+    wait_until(all_told, PATIENCE_SECONDS, lambda: f"{sorted(missing)}\n{chat.text()}")
 
 
 def links(told: str) -> dict[str, str]:

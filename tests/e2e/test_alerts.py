@@ -23,8 +23,9 @@ import yaml
 
 from standalone import processes
 from standalone.chain import Chain, get_json
-from tests.e2e.alerting import JSON, Chat, Key, links, listening, running, send, wait_for, wait_until
+from tests.e2e.alerting import JSON, PATIENCE_SECONDS, Chat, Key, links, listening, running, send, wait_for
 from tests.running import running as running_program
+from tests.running import wait_for as wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -134,7 +135,7 @@ def free_port() -> int:
 
 
 def wait_for_series(chain: Chain, expression: str) -> None:
-    wait_until(lambda: chain.query(expression), lambda: f"never came true: {expression}")
+    wait_until(lambda: chain.query(expression), PATIENCE_SECONDS, lambda: f"never came true: {expression}")
 
 
 @contextmanager

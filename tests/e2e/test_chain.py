@@ -6,6 +6,7 @@ settings; each scenario is a job of its own.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -71,7 +72,8 @@ def jobs(chain: Chain) -> Iterator[list[subprocess.Popen[bytes]]]:
     yield started
     below = [pid for one in started for pid in processes.descendants(one.pid)]
     for pid in (*(one.pid for one in started), *below):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it may have ended with the one before
+            os.kill(pid, signal.SIGKILL)
     for one in started:
         one.wait()
 
