@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from getpass import getuser
 from pathlib import Path
 from typing import TextIO
 
 from exporter.procfs import ProcFS
 from snapshotter.analysis import Analyser, analyser
+from snapshotter.audit import audit
 from snapshotter.bundle import schema, writer
 from snapshotter.bundle.schema import CaptureRequest
 from snapshotter.capture.inventory import parse_agent
@@ -28,8 +28,9 @@ from snapshotter.render import flamegraph, text
 from snapshotter.stacks import report
 from snapshotter.stacks.model import JobCapture, NodeAnswer
 from snapshotter.stacks.wording import shown
+from snapshotter.telling import Teller, unread
 
-_MOST_REASONS = 20
+_REASON = "captured by hand"
 _LONGEST_LINE = 1000  # characters
 
 
@@ -120,11 +121,22 @@ def run(
     try:
         _check_output(request)
         started = now()
-        answers = _capture(request, settings, node, procfs, read_token, now, _Teller(err, now))
+        answers = _capture(request, settings, node, procfs, read_token, now, Teller(err, now))
+        audit(
+            "capture_taken",
+            job_id=request.job_id or next((one.job_id for one in answers if one.job_id), ""),
+            pids=request.pids,
+            trigger="manual",
+            reason=_REASON,
+            requested_by=_user(),
+            nodes=[one.node for one in answers],
+            processes=sum(len(one.processes) for one in answers),
+            output=str(request.output),
+        )
         problems = [f"{answer.node}: {answer.error}" for answer in answers if answer.error]
         if not any(answer.processes or answer.expected_ranks for answer in answers):
             raise CannotCapture("; ".join(one.error or "no process was found" for one in answers))
-        for problem in (*problems, *_unread(answers)):
+        for problem in (*problems, *unread(answers)):
             print(f"not complete: {shown(problem, _LONGEST_LINE)}", file=err)
         found = _write(request, answers, analysis, started, now)
     except CannotCapture as error:
@@ -161,7 +173,7 @@ def _capture(
         )
         return capturer.capture(
             request.job_id or "",
-            reason="captured by hand",
+            reason=_REASON,
             requested_by=_user(),
             agents=agents,
             native_frames=request.native_frames,
@@ -170,7 +182,7 @@ def _capture(
     local = _local(node, procfs, settings, now)
     order = Order(
         job_id=request.job_id or ("" if request.pids else _only_job(local)),
-        reason="captured by hand",
+        reason=_REASON,
         requested_by=_user(),
         interval=float(capture.sample_interval),
         deadline=float(capture.node_timeout),
@@ -185,24 +197,6 @@ def _capture(
 
 def _local(node: str, procfs: ProcFS, settings: Config, now: Callable[[], float]) -> LocalNode:
     return local_node(node, procfs, lambda: settings.capture, now=now)
-
-
-def _unread(answers: tuple[NodeAnswer, ...]) -> tuple[str, ...]:
-    """Whose stacks could not be read and why, one line for each reason of each node."""
-    pids: dict[tuple[str, str], list[int]] = {}
-    for process in (process for answer in answers for process in answer.processes):
-        if process.outcome not in ("ok", "not_python"):
-            reason = f"{process.outcome}, {process.error}" if process.error else process.outcome
-            pids.setdefault((process.node, reason), []).append(process.pid)
-    lines = [
-        f"{node}: {len(its)} process{'es' if len(its) > 1 else ''} (pid {', '.join(map(str, its[:8]))}"
-        f"{', …' if len(its) > 8 else ''}): {reason}"
-        for (node, reason), its in pids.items()
-    ]
-    more = len(lines) - _MOST_REASONS
-    return (
-        (*lines[:_MOST_REASONS], f"{more} more reasons are in what is written") if more > 0 else tuple(lines)
-    )
 
 
 def _only_job(local: LocalNode) -> str:
@@ -257,7 +251,7 @@ def _write(
             capture_id=schema.new_capture_id(started),
             job_id=job_id,
             trigger="manual",
-            reason="captured by hand",
+            reason=_REASON,
             requested_by=_user(),
             requested_at=started,
         ),
@@ -270,28 +264,11 @@ def _write(
     return found
 
 
-class _Teller:
-    """Progress on a terminal as one line that changes, elsewhere as a line now and then."""
-
-    def __init__(self, err: TextIO, now: Callable[[], float], every: float = 1.0) -> None:
-        self._err = err
-        self._now = now
-        self._terminal = err.isatty()
-        self._every = 0.1 if self._terminal else every
-        self._last = ("", 0.0)
-
-    def __call__(self, step: Progress) -> None:
-        stage, at = self._last
-        ended = step.done == step.total
-        if stage == step.stage and not ended and self._now() - at < self._every:
-            return
-        self._last = (step.stage, self._now())
-        line = f"{shown(step.node)}: {step.stage}: {step.done} of {step.total}"
-        end = "\n" if ended or not self._terminal else ""
-        print(f"\r\x1b[K{line}" if self._terminal else line, end=end, file=self._err, flush=True)
-
-
 def _user() -> str:
-    with suppress(KeyError, OSError):
-        return getuser()
-    return str(os.getuid())
+    """Who runs this, by the kernel's word; for root who it was before, by sudo's."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = str(os.getuid())
+    before = os.environ.get("SUDO_USER") if os.getuid() == 0 else None
+    return f"{name} (sudo by {before})" if before else name

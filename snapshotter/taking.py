@@ -112,6 +112,7 @@ class Taker:
             capture_id=capture_id,
             job_id=manifest.job_id,
             trigger=request.trigger,
+            reason=request.reason,
             requested_by=request.requested_by,
             nodes=[node.node for node in manifest.nodes],
             processes=len(manifest.targets),
@@ -151,7 +152,15 @@ class Taker:
         log.error("capture %s: %s", request.capture_id, why)
         self._index.fail(request.capture_id, self._owner, why, self._now())
         self._metrics.count_capture(request.trigger, "failed", self._now() - started)
-        audit("capture_failed", capture_id=request.capture_id, job_id=request.job_id, error=why)
+        audit(
+            "capture_failed",
+            capture_id=request.capture_id,
+            job_id=request.job_id,
+            trigger=request.trigger,
+            reason=request.reason,
+            requested_by=request.requested_by,
+            error=why,
+        )
 
 
 def _extracts(manifest: Manifest, report: dict[str, Any] | None, files: dict[str, bytes]) -> dict[str, bytes]:

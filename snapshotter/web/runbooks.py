@@ -33,8 +33,10 @@ def every() -> Response:
 @runbooks.get("/runbooks/<name>")
 def one(name: str) -> Response:
     stem = name.removesuffix(".md")
+    if re.fullmatch(r"[A-Za-z]{1,100}", stem) is None:
+        abort(404)
     path = folder() / f"{stem}.md"
-    if re.fullmatch(r"[A-Za-z]+", stem) is None or not path.is_file():
+    if not path.is_file():
         abort(404)
     return _text(path.read_text(encoding="utf-8"))
 

@@ -6,6 +6,7 @@ import argparse
 import hmac
 import io
 import os
+import pwd
 import subprocess
 import sys
 import threading
@@ -119,9 +120,13 @@ def test_a_bundle_of_the_job_on_this_node(job: int, tmp_path: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == ["bundle"]
 
 
-def test_one_page_of_any_process_tree(job: int, tmp_path: Path) -> None:
+def test_one_page_of_any_process_tree(job: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     target = tmp_path / "page.html"
-    ran = Ran("--pid", str(job), "-o", target)
+    with caplog.at_level("INFO", "snapshotter.audit"):
+        ran = Ran("--pid", str(job), "-o", target)
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert f'capture_taken job_id="{JOB}" pids=[{job}] trigger="manual" reason=' in caplog.text
+    assert f'requested_by="{user}' in caplog.text
     assert ran.status == 0, ran.said
     page = target.read_text()
     assert page.lstrip().lower().startswith("<!doctype html>")

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
 from exporter.yamlconfig import ConfigError
-from snapshotter import config
+from snapshotter import cli, config
 
 
 def load(tmp_path: Path, text: str) -> config.Config:
@@ -101,3 +102,11 @@ def test_what_cannot_be_used_is_refused_with_its_place(tmp_path: Path, text: str
         load(tmp_path, text)
     assert "hangscope.yml" in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_audit_lines_are_written_whatever_else_is_logged(tmp_path: Path) -> None:
+    path = tmp_path / "hangscope.yml"
+    path.touch()
+    assert cli.main(["check-config", str(path)]) == 0
+    assert logging.getLogger("snapshotter.audit").isEnabledFor(logging.INFO)
+    assert not logging.getLogger("snapshotter.other").isEnabledFor(logging.INFO)

@@ -31,7 +31,7 @@ def test_every_runbook_is_served_under_the_name_that_alerts_use(client: FlaskCli
 
 
 @pytest.mark.parametrize(
-    "name", ["Unknown", "Unknown.md", "..%2f..%2fsettings.yaml", "..", ".md", "%00", "a%0ab"]
+    "name", ["Unknown", "Unknown.md", "..%2f..%2fsettings.yaml", "..", ".md", "%00", "a%0ab", "a" * 10_000]
 )
 def test_nothing_else_is_served(client: FlaskClient, name: str) -> None:
     assert client.get(f"/runbooks/{name}").status_code == 404
