@@ -6,6 +6,7 @@ import json
 import logging
 
 _log = logging.getLogger("snapshotter.audit")
+_log.setLevel(logging.INFO)  # whatever else is logged
 
 
 def audit(what: str, **facts: object) -> None:

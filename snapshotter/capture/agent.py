@@ -20,6 +20,7 @@ from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from exporter.ranks import Scan, TrainingProcess
+from snapshotter.audit import audit
 from snapshotter.capture import wire
 from snapshotter.capture.bounded import call_within
 from snapshotter.capture.privacy import mask_command_line
@@ -27,7 +28,6 @@ from snapshotter.capture.wire import NotAnAnswer, Order
 from snapshotter.stacks.model import NodeAnswer
 
 log = logging.getLogger(__name__)
-_audit_log = logging.getLogger("snapshotter.audit")
 
 _AT_ONCE = 4  # captures of different jobs
 _SCAN_LIMIT = 10.0  # seconds
@@ -135,7 +135,7 @@ def create_app(
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and matches(token.strip()):
             return None
-        _audit("refused", remote=request.remote_addr, path=request.path)
+        audit("refused", remote=request.remote_addr, path=request.path)
         answer = _error(401, "no token, or a wrong one: send Authorization: Bearer <token>")
         answer.headers["WWW-Authenticate"] = 'Bearer realm="hangscope-agent"'
         return answer
@@ -165,15 +165,15 @@ def create_app(
             "requested_by": order.requested_by,
             "remote": request.remote_addr,
         }
-        _audit("capture_started", node=node, **facts)
+        audit("capture_started", node=node, **facts)
         answer = shared.take(order)
         if answer is None:
-            _audit("capture_refused", node=node, **facts)
+            audit("capture_refused", node=node, **facts)
             busy = _error(503, f"{_AT_ONCE} captures are under way on {node}: ask again later")
             busy.headers["Retry-After"] = "10"
             return busy
         seconds = round(time.monotonic() - started, 3)
-        _audit("capture_taken", node=node, **facts, processes=_outcomes(answer), seconds=seconds)
+        audit("capture_taken", node=node, **facts, processes=_outcomes(answer), seconds=seconds)
         return _json(wire.encode(answer))
 
     @app.errorhandler(HTTPException)
@@ -220,9 +220,3 @@ def _outcomes(answer: NodeAnswer) -> dict[str, int]:
     for outcome in outcomes:
         counted[outcome] = counted.get(outcome, 0) + 1
     return counted
-
-
-def _audit(what: str, **facts: object) -> None:
-    """One line; values are JSON, so that nothing from outside can forge a line."""
-    pairs = (f"{key}={json.dumps(value, default=str)}" for key, value in facts.items())
-    _audit_log.info("%s %s", what, " ".join(pairs))
