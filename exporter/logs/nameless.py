@@ -14,10 +14,13 @@ from exporter.logs.words import is_alarm, topic, words
 from exporter.logs.wrappers import Record
 
 _NO_NAME = "a number without a name"
-_TUPLE = re.compile(r"\A[\s\]:>|-]*\[\s*(?P<e>\d+)\s*,\s*(?P<n>\d+)\s*\]")  # [epoch, batch] loss: …
+_HEAD = r"\A(?:[\s\]:>|-]|\[[A-Za-z_.\s]*\]|(?:INFO|DEBUG)\b)*"  # what loggers put before a message
+_TUPLE = re.compile(_HEAD + r"\[\s*(?P<e>\d+)\s*,\s*(?P<n>\d+)\s*\]")  # [epoch, batch] loss: …
 _BARE = re.compile(
-    r"\A[\s\]:>|-]*(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|#?(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*(?:[|:]|[-=]+>|\s-\s|\s{2,}|\t|\s(?=(?:train|loss)\b)"
-    r"|(?(total),\s+(?=[A-Za-z]\w*\s*[:=])|(?!))))"
+    _HEAD
+    + r"(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|#?(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*"
+    + r"(?:[|:]|[-=]+>|\s-\s|\s{2,}|\t|\s(?=(?:train|loss)\b)"
+    + r"|(?(total),\s+(?=[A-Za-z]\w*\s*[:=])|,\s+(?=\w*loss\w*\s*[:=]))))"
 )
 # RAFT's `[  100, 0.0000250]  0.45, 0.62`, and Tacotron's `Train loss 120 0.354`.
 _VALUED = re.compile(

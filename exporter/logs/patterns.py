@@ -27,6 +27,7 @@ _COUNTER = re.compile(
     r"(?:steps?|iter(?:ation|ate)?s?|itr|it|batch(?:es)?|updates?|up(?=\.\s)|epochs?|ep(?=\.\s)"
     r"|samples|tokens|examples|sequences|episodes?|rounds?|generations?|gen|frames|ticks?|kimg|games|rollout|nupdates)"
     r"(?P<index>[ _-]?(?:num|number|no|idx|index|id|count)(?![a-z]))?\.?"
+    r"(?:\s(?:executed|completed|done|trained|elapsed|processed)(?=\s*[:=]))?"
     + _SEPARATOR
     + rf"(?P<n>{NUMBER})(?:\s*-\s*(?P<upto>\d+)(?=[\],]))?(?![\w%]|\.\d|:\d\d)"
     + rf"(?:\s*(?:/|(?<=\s)of\s|(?<=\s)out of\s)\s*(?P<total>{NUMBER})(?![\w%]))?",
@@ -35,10 +36,10 @@ _COUNTER = re.compile(
 _NAME = re.compile(r"[A-Za-z_](?:[\w.-]|/(?=[A-Za-z_]))*\Z")
 _BRACKETS = re.compile(
     r"(?P<epoch>\[\s*(?P<e>\d+)\s*(?:/\s*\d+\s*)?\]\s*)?"
-    r"[\[(]\s*(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s*(?:\(\s*[\d.]+\s*%\s*\)\s*)?[\])]"
+    r"(?<!=)[\[(]\s*(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s*(?:\(\s*[\d.]+\s*%\s*\)\s*)?[\])]"
 )
 _EPOCH_PAIR = re.compile(
-    r"(?i:epochs?|ep\.?)\s*[:\[(#]?\s*(?P<e>\d+)\s*\]?\s*[:|,\-–]\s*\[?\s*(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)"
+    r"(?i:epochs?|ep\.?)\s*[:\[(#]?\s*(?P<e>\d+)(?:\s*\]?\s*[:|,\-–]\s*|\s+)\[?\s*(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)"
 )
 _UNIT_BEHIND = re.compile(
     r"(?:(?<=[\s:])\d+-(?P<upto>\d+)\s?(?i:batch(?:es)?|steps?|iters?)\b:)|(?<![\w./-])(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s+(?i:steps?|iterations?|iters?|batch(?:es)?|updates?)\b"
@@ -63,6 +64,8 @@ _CONFIGURATION = re.compile(
 _SUM = re.compile(
     r"(?i)\b(?:total|cumulative)\s+(?:(?:num(?:ber)?|no)\b\.?\s*)?(?:of\s+)?\Z"
 )  # `Total num frames: 241664`
+_UNIT_OF = re.compile(r"(?<![\w.:=/-])(\d[\d,]*)\s\Z")
+_PLURAL = re.compile(r"(?i)steps|iterations|iters|batches|updates")
 _MILLISECONDS = re.compile(r"time \(ms\)", re.IGNORECASE)
 
 
@@ -105,8 +108,8 @@ def _keyed(record: Record, text: str, whole: str) -> Reading | None:
         start = match.start()
         left = _NAME.search(text[max(0, start - 48) : start])
         name_start = start - len(left[0]) if left else start
-        if name_start and text[name_start - 1].isalnum():
-            continue
+        if name_start and (text[name_start - 1].isalnum() or text[name_start - 1] in "?&"):
+            continue  # a part of a word, or of an address: `GET /metrics?step=100`
         name = text[name_start : match.start("index") if match["index"] else start + _stem_length(match)]
         if match["index"]:
             name += match["index"]
@@ -115,10 +118,15 @@ def _keyed(record: Record, text: str, whole: str) -> Reading | None:
             continue
         if "/" in name and topic(name) is not None:
             continue
-        number = count(match["upto"] or match["n"])
+        number, end = count(match["upto"] or match["n"]), match.end()
+        unit = _UNIT_OF.search(text, max(0, name_start - 24), name_start) if _PLURAL.fullmatch(name) else None
+        if unit is not None and text[name_start + len(name) :][:1] == " " and not match["total"]:
+            number, end = count(unit[1]), name_start + len(name)  # `train 6400 steps 0 of …`
         if number is None:
+            if kind is Counter.EPOCH and epoch is None:
+                epoch = _share(record, whole, name_start, match)
             continue
-        reading = _judge(record, whole, name_start, match.end(), kind, number, _total(match, whole, number))
+        reading = _judge(record, whole, name_start, end, kind, number, _total(match, whole, number))
         if kind is Counter.EPOCH:
             epoch = epoch or reading
         elif kind is Counter.OTHER:
@@ -143,6 +151,14 @@ def _keyed(record: Record, text: str, whole: str) -> Reading | None:
     if near is not None and (near.topic is not Topic.MENTION or epoch is None or not epoch.strong):
         return near
     return micro or _bracketed(record, whole) or epoch or other
+
+
+def _share(record: Record, text: str, start: int, match: re.Match[str]) -> Reading | None:
+    """`epoch = 0.104, train perp. = 412.1`: a part of an epoch, which moves as training does."""
+    reading = _judge(record, text, start, match.end(), Counter.EPOCH, 0, None)
+    if reading.topic is not None or not reading.strong:
+        return None
+    return replace(reading, form=Form.METRICS, iteration=None, epoch=float(match["n"].replace(",", "")))
 
 
 def _is_global(text: str, start: int, name: str) -> bool:
