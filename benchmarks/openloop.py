@@ -20,7 +20,6 @@ class Results:
 
     times: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
-    sent_again: int = 0  # the server had closed the kept connection just then
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
 
@@ -101,8 +100,7 @@ def run(
                 pending, due = one.request, one.due
                 one.open()
                 selector.register(one.socket, selectors.EVENT_READ, one)
-                if pending:
-                    results.sent_again += 1
+                if pending:  # the server had closed the kept connection just then
                     one.send(pending, due)
             elif status is not None:
                 results.times.append(time.monotonic() - one.due)

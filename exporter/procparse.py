@@ -35,7 +35,6 @@ class Stat(NamedTuple):
     comm: str
     state: str  # R S D T t Z X I
     ppid: int
-    pgrp: int
     session: int
     flags: int
     utime: int  # of all threads in PID/stat, of one in task/TID/stat
@@ -73,7 +72,6 @@ class Status:
     state: str
     tgid: int
     ppid: int
-    tracer_pid: int
     uid: int  # effective
     ns_pids: tuple[
         int, ...
@@ -125,7 +123,6 @@ def stat(data: bytes) -> Stat:
         comm=data[opening + 1 : closing].decode("utf-8", "replace"),
         state=fields[0].decode("ascii", "replace"),
         ppid=int(fields[1]),
-        pgrp=int(fields[2]),
         session=int(fields[3]),
         flags=int(fields[6]),
         utime=int(fields[11]),
@@ -168,7 +165,6 @@ def status(data: bytes) -> Status:
             state=fields[b"State"][:1].decode("ascii", "replace"),
             tgid=int(fields[b"Tgid"]),
             ppid=int(fields[b"PPid"]),
-            tracer_pid=int(fields.get(b"TracerPid", b"0")),
             uid=int(fields[b"Uid"].split()[1]),
             ns_pids=tuple(int(one) for one in fields.get(b"NSpid", b"").split()),
             threads=int(fields.get(b"Threads", b"1")),

@@ -64,7 +64,6 @@ class Tasks:
         self._config = config
         self._index = index
         self._store = store
-        self._queue = queue
         self._metrics = metrics
         self._owner = owner
         self._now = now
@@ -167,6 +166,7 @@ class Tasks:
         now = self._now()
         for accepted in self._intake.due():
             self._handed_over(accepted)
+        self._renew_leases()  # after a leap of the clock, or a sleep of the machine, before they count as over
         self._index.requeue_lost(now=now, enqueued_before=now - _MESSAGE_LOST_AFTER)
         self.hand_out()
 
@@ -245,14 +245,16 @@ class Tasks:
 
     def _keep_leases(self) -> None:
         while not self._stop.wait(RENEW_EVERY):
-            with self._lock:
-                running = frozenset(self._running)
-            if not running:
-                continue
             try:
-                self._index.renew(running, self._owner, self._now() + LEASE)
+                self._renew_leases()
             except SnapshotterError as error:
                 log.error("leases were not renewed: %s", error)
+
+    def _renew_leases(self) -> None:
+        with self._lock:
+            running = frozenset(self._running)
+        if running:
+            self._index.renew(running, self._owner, self._now() + LEASE)
 
     def _keep_measured(self) -> None:
         """In a thread of its own, so that a file system that hangs holds up nothing else."""

@@ -205,7 +205,6 @@ class RasReport:
 
     format: Format
     nccl_version: str | None = None
-    cuda_version: str | None = None  # what NCCL was compiled with; text only
     cuda_runtime: int | None = None  # 1000 major + 10 minor
     cuda_driver: int | None = None
     complete: bool = False
@@ -224,7 +223,6 @@ class RasReport:
     corrupt: bool = False
     dropped: int = 0
     events: tuple[Event, ...] = ()
-    diagnostics: tuple[str, ...] = ()
     server_errors: tuple[str, ...] = ()
     understood: int = 0  # lines or objects that were
     not_understood: tuple[str, ...] = ()

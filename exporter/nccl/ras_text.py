@@ -28,7 +28,7 @@ _SESSION = re.compile(r"SERVER PROTOCOL \d+$|OK$")
 _SERVER_ERROR = re.compile(r"(?:ERROR|BUSY): ")
 _EVENT = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] (\w+): ?(.*)")
 _DIAGNOSTIC = re.compile(r"\S+:\d+ NCCL DIAG ")
-_VERSION = re.compile(r"(?:N|R)CCL version (\S.*?) compiled with (?:\w+ )?(\S+)$")
+_VERSION = re.compile(r"(?:N|R)CCL version (\S.*?) compiled with (?:\w+ )?\S+$")
 _RUNTIME = re.compile(r"\w+ runtime version (-?\d+), driver version (-?\d+)$")
 # Numbers may be negative where NCCL prints memory that is none of its figures (see sanity.py).
 _COMMUNICATORS = re.compile(r"Communicators\.\.\.(.*)$")
@@ -62,7 +62,6 @@ class _Reader:
     def __init__(self) -> None:
         self._section: Callable[[str], bool] = self._nothing
         self._events: list[Event] = []
-        self._diagnostics: list[str] = []
         self._server_errors: list[str] = []
         self._not_understood: list[str] = []
         self._understood = 0
@@ -71,7 +70,6 @@ class _Reader:
     def _start(self) -> None:
         """Forget a report that was begun: a second question's answer can be spliced into the first."""
         self._version: str | None = None
-        self._cuda: str | None = None
         self._runtime: int | None = None
         self._driver: int | None = None
         self._heading: list[str] = []
@@ -117,10 +115,8 @@ class _Reader:
             self._events.append(Event(event[1], event[2], event[3].strip()))
         elif _SERVER_ERROR.match(line):
             self._server_errors.append(line)
-        elif _DIAGNOSTIC.match(line):
-            self._diagnostics.append(line)
         else:
-            return bool(_SESSION.match(line))
+            return bool(_SESSION.match(line) or _DIAGNOSTIC.match(line))
         return True
 
     def _headings(self, line: str) -> bool:
@@ -132,7 +128,7 @@ class _Reader:
         runtime = _RUNTIME.match(line)
         if version:
             self._start()
-            self._version, self._cuda = version[1], version[2]
+            self._version = version[1]
             self._section = self._nothing
         elif runtime:
             self._runtime, self._driver = int(runtime[1]), int(runtime[2])
@@ -231,7 +227,6 @@ class _Reader:
         report = RasReport(
             format="text",
             nccl_version=self._version,
-            cuda_version=self._cuda,
             cuda_runtime=self._runtime,
             cuda_driver=self._driver,
             summary=summary,
@@ -245,7 +240,6 @@ class _Reader:
             timeouts=self._blocks.timeouts,
             collection_seconds=self._seconds,
             events=tuple(self._events),
-            diagnostics=tuple(self._diagnostics),
             server_errors=tuple(self._server_errors),
             understood=self._understood,
             not_understood=tuple(self._not_understood),

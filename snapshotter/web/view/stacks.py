@@ -59,7 +59,6 @@ class ProcessView:
 
     title: str
     process: Process
-    sample_number: int
     samples: int
     state: str
     wchan: str
@@ -135,7 +134,6 @@ def show(process: Process, choice: Choice, other: Process | None = None) -> Proc
     return ProcessView(
         title=_title(process),
         process=process,
-        sample_number=number,
         samples=len(process.samples),
         state=state_words(sample.state) if sample and sample.state else "",
         wchan=(sample.wchan if sample else None) or "",
