@@ -18,6 +18,9 @@ HEAD = 4096
 _JOINED_LIMIT = 1 << 20
 
 _CRI = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (stdout|stderr) ([FP])(?::\S*)? ?")
+# journald's export format gives messages with colours or of several lines as `MESSAGE`, and in the next line their
+# length in eight bytes (little-endian), then the text.
+_LENGTH_ENDS = bytes(5)
 _ESCAPES = re.compile(
     r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: window titles
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
@@ -79,7 +82,7 @@ class _Docker(msgspec.Struct):
 
 
 class _Journal(msgspec.Struct):
-    MESSAGE: str
+    MESSAGE: str | list[int]  # bytes, where colours or other control characters are among them
 
 
 _docker = msgspec.json.Decoder(_Docker)
@@ -100,6 +103,8 @@ class Unwrapper:
     def feed(self, record: bytes) -> Record | None:
         """None where the record is a part whose end is still to come."""
         closed = record.endswith(b"\n")
+        if record[3:8] == _LENGTH_ENDS:
+            record = record[8:]
         if record.startswith(b'{"'):
             return self._json(record, closed)
         match = _CRI.match(record)
@@ -117,8 +122,11 @@ class Unwrapper:
                     entry.stream, entry.log.rstrip("\n"), whole=entry.log.endswith("\n"), closed=closed
                 )
             if b'"MESSAGE"' in record:
-                return plain(_journal.decode(record).MESSAGE, closed)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+                said = _journal.decode(record).MESSAGE
+                text = said if isinstance(said, str) else bytes(said).decode("utf-8", "replace")
+                drawn = [piece for piece in text.split("\r") if piece.strip()]
+                return plain(drawn[-1] if drawn else "", closed)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
             pass
         return plain(record[:HEAD].decode("utf-8", "replace"), closed)
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from exporter.logs.interpreter import Interpreter
+from exporter.logs.linereader import RecordSplitter
 from exporter.logs.wrappers import HEAD, Unwrapper, plain
 
 ITERATION = "step 120 loss 2.31 lr 1e-4"
@@ -113,3 +114,24 @@ def test_a_journal_in_json() -> None:
     assert observation is not None
     assert observation.reading is not None
     assert observation.reading.iteration == 120
+
+
+def test_a_journal_in_json_with_colours() -> None:
+    coloured = f"\x1b[32m{ITERATION}\x1b[0m".encode()
+    observation = Interpreter().feed(json.dumps({"_PID": "4121", "MESSAGE": list(coloured)}).encode() + b"\n")
+    assert observation is not None
+    assert observation.reading is not None
+    assert observation.reading.iteration == 120
+
+
+def test_a_journals_export_of_messages_with_a_length_before_them() -> None:
+    """Any length: its bytes may be letters, digits, a newline or a carriage return."""
+    message = "\x1b[32m{}\x1b[0m\nTraceback-free second line of {}\n"
+    for width in range(400):
+        data = message.format(ITERATION, "x" * width).encode()
+        entry = b"__CURSOR=s=1;i=2\n_PID=4121\nMESSAGE\n" + len(data).to_bytes(8, "little") + data + b"\n"
+        entry += b"_SOURCE_REALTIME_TIMESTAMP=1781260931104110\n\n"
+        interpreter = Interpreter()
+        found = [interpreter.feed(record) for record in RecordSplitter().feed(entry)]
+        numbers = [one.reading.iteration for one in found if one is not None and one.reading is not None]
+        assert numbers == [120], f"{len(data)} bytes"
