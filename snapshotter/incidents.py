@@ -6,6 +6,8 @@ and again at growing intervals while it lasts.
 
 Alerts are told apart by fingerprint; one that fires again after its end is the same message arriving late if
 it started before that end, and a new hang if it started afterwards.
+
+The clock may be set, forwards and backwards: no interval is waited for longer than it is long.
 """
 
 from __future__ import annotations
@@ -86,8 +88,8 @@ def observe(
         if event.firing:
             known = firing.get(event.fingerprint)
             started = event.starts_at if event.starts_at is not None else now if known is None else known
-            if event.fingerprint in ended and started < ended[event.fingerprint]:
-                continue
+            if started < ended.get(event.fingerprint, started) <= now + policy.cool_down:
+                continue  # a late copy; an end that is yet to come is of a clock that was set back since
             heard_firing = True
             if known is not None or len(firing) < _MAX_ALERTS:
                 firing[event.fingerprint] = started if known is None else max(started, known)
@@ -110,7 +112,7 @@ def observe(
     if last is not None and (last.is_open or _cooling(last, policy, now)):
         again = replace(last, closed_at=None, firing=firing, ended=ended, last_seen_at=now)
         same = replace(again, last_seen_at=last.last_seen_at) == last
-        return Step(None if same and now - last.last_seen_at < _SEEN_RESOLUTION else again)
+        return Step(None if same and abs(now - last.last_seen_at) < _SEEN_RESOLUTION else again)
     opened = Incident(id=new_id(), job_id=job_id, opened_at=now, last_seen_at=now, firing=firing, ended=ended)
     return Step(captured(opened, now), capture=True)
 
@@ -130,9 +132,16 @@ def next_capture_at(incident: Incident, policy: Policy) -> float | None:
     return incident.last_capture_at + max(interval, policy.cool_down)
 
 
+def is_due(incident: Incident, policy: Policy, now: float) -> bool:
+    """Whether the incident is to be captured again now."""
+    at = next_capture_at(incident, policy)
+    since = incident.opened_at if incident.last_capture_at is None else incident.last_capture_at
+    return at is not None and not 2 * since - at < now < at
+
+
 def forgotten(incident: Incident, policy: Policy, now: float) -> bool:
     """Whether an open incident is over because nothing was heard of it: its end was lost, or its sender."""
-    return incident.is_open and now - incident.last_seen_at >= policy.forget_after
+    return incident.is_open and abs(now - incident.last_seen_at) >= policy.forget_after
 
 
 def close(incident: Incident, now: float) -> Incident:
@@ -151,7 +160,7 @@ def _says_nothing_new(incident: Incident, events: Sequence[AlertEvent], now: flo
 
 
 def _cooling(incident: Incident, policy: Policy, now: float) -> bool:
-    return incident.last_capture_at is not None and now - incident.last_capture_at < policy.cool_down
+    return incident.last_capture_at is not None and abs(now - incident.last_capture_at) < policy.cool_down
 
 
 def _newest(ended: dict[str, float], most: int) -> dict[str, float]:

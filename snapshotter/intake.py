@@ -139,11 +139,11 @@ class Intake:
         policy = policy_of(config)
         accepted = []
         for incident in self._index.open_incidents():
-            at = incidents.next_capture_at(incident, policy)
-            if incidents.forgotten(incident, policy, now) or (at is not None and at <= now):
+            if incidents.forgotten(incident, policy, now) or incidents.is_due(incident, policy, now):
                 accepted.append(self._again(incident.job_id, policy, now))
         for schedule in config.schedules:
-            last = self._index.last_scheduled_at(schedule.job_id)
+            # Captures from a time that a clock set back has yet to reach are none.
+            last = self._index.last_scheduled_at(schedule.job_id, before=now + schedule.every)
             if last is None or now - last >= schedule.every:
                 accepted.append(self._scheduled(schedule.job_id, schedule.reason, schedule.every, now))
         return tuple(one for one in accepted if one.requests)
@@ -156,12 +156,12 @@ class Intake:
             if incidents.forgotten(incident, policy, now):
                 decisions.save([incidents.close(incident, now)])
                 return Accepted((), (), changed=True)
-            at = incidents.next_capture_at(incident, policy)
-            if at is None or at > now:
+            if not incidents.is_due(incident, policy, now):
                 return Accepted((), (), changed=False)
+            capture_id = new_capture_id(max(now, incident.last_capture_at or now), after=incident.id)
             incident = incidents.captured(incident, now)
             request = CaptureRequest(
-                capture_id=new_capture_id(now),
+                capture_id=capture_id,
                 job_id=job_id,
                 trigger="alert",
                 reason=f"the hang lasts: capture {incident.captures} of its incident",
@@ -185,7 +185,7 @@ class Intake:
             requested_at=now,
         )
         with self._index.deciding([job_id]) as decisions:
-            last = decisions.last_scheduled_at(job_id)
+            last = decisions.last_scheduled_at(job_id, before=now + every)
             if last is not None and now - last < every:  # another snapshotter was first
                 return Accepted((), (), changed=False)
             decisions.add([request], enqueued_at={request.capture_id: now})
@@ -199,13 +199,14 @@ class Intake:
         return Accepted((request,), (request.capture_id,), changed=True)
 
     def _step(self, job: JobAlerts, last: Mapping[str, Incident], now: float) -> Step:
+        known = last.get(job.job_id)
         return incidents.observe(
-            last.get(job.job_id),
+            known,
             job.job_id,
             job.events,
             policy_of(self._config()),
             now=now,
-            new_id=lambda: new_capture_id(now),
+            new_id=lambda: new_capture_id(now, after=known.id if known else ""),
         )
 
     @staticmethod
@@ -214,7 +215,7 @@ class Intake:
     ) -> CaptureRequest:
         alert = job.alert()
         return CaptureRequest(
-            capture_id=new_capture_id(now),
+            capture_id=new_capture_id(now, after=incident.id),
             job_id=job.job_id,
             trigger="alert",
             reason=alert.labels.get("alertname", "") or "alert",

@@ -218,9 +218,10 @@ class Index:
         query = query.order_by(sa.case((finished, 1), else_=0).desc(), captures.c.id.desc()).limit(1)
         return next(iter(self._records(query)), None)
 
-    def last_scheduled_at(self, job_id: str) -> float | None:
+    def last_scheduled_at(self, job_id: str, before: float) -> float | None:
+        """When the newest scheduled capture of the job was asked for that is older than `before`."""
         with self._reading() as connection:
-            return _last_scheduled_at(connection, job_id)
+            return _last_scheduled_at(connection, job_id, before)
 
     def queue_length(self) -> int:
         query = sa.select(sa.func.count()).where(captures.c.state == "queued")
@@ -309,8 +310,8 @@ class Decisions:
     def last_incidents(self, job_ids: Sequence[str]) -> dict[str, Incident]:
         return _last_incidents(self._connection, job_ids)
 
-    def last_scheduled_at(self, job_id: str) -> float | None:
-        return _last_scheduled_at(self._connection, job_id)
+    def last_scheduled_at(self, job_id: str, before: float) -> float | None:
+        return _last_scheduled_at(self._connection, job_id, before)
 
     def save(self, changed: Sequence[Incident]) -> None:
         """Store incidents, new or known."""
@@ -348,9 +349,9 @@ def _last_incidents(connection: sa.Connection, job_ids: Sequence[str]) -> dict[s
     return found
 
 
-def _last_scheduled_at(connection: sa.Connection, job_id: str) -> float | None:
+def _last_scheduled_at(connection: sa.Connection, job_id: str, before: float) -> float | None:
     query = sa.select(sa.func.max(captures.c.requested_at)).where(
-        captures.c.job_id == job_id, captures.c.trigger == "schedule"
+        captures.c.job_id == job_id, captures.c.trigger == "schedule", captures.c.requested_at < before
     )
     return cast("float | None", connection.scalar(query))
 

@@ -128,13 +128,18 @@ class Manifest:
         return self.request.capture_id
 
 
-def new_capture_id(now: float) -> str:
+def new_capture_id(now: float, after: str = "") -> str:
     """An id that sorts by time and is safe in paths and addresses: `20261130T012233Z-<12 hex digits>`.
 
-    The first three hex digits are the fraction of the second, in 1/4096.
+    The first three hex digits are the fraction of the second, in 1/4096. It sorts after the id `after` even
+    where the clock was set back since.
     """
     second = datetime.fromtimestamp(int(now), UTC).strftime("%Y%m%dT%H%M%SZ")
-    return f"{second}-{int((now % 1) * 4096):03x}{secrets.randbits(36):09x}"
+    made = f"{second}-{int((now % 1) * 4096):03x}{secrets.randbits(36):09x}"
+    if made > after:
+        return made
+    then = datetime.strptime(after[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    return new_capture_id(then.timestamp() + (int(after[17:20], 16) + 1) / 4096)
 
 
 def with_pin(manifest: Manifest, pinned: bool) -> Manifest:

@@ -207,6 +207,41 @@ def test_scheduled_captures(make: Make) -> None:
     assert [(one.trigger, one.job_id) for one in world.captured] == [("schedule", "llama")] * 3
 
 
+def test_a_clock_that_is_set_back_holds_up_nothing_and_doubles_nothing(make: Make) -> None:
+    schedule = ScheduleConfig(job_id="llama", every=Duration(3600))
+    world = make(config=Config(schedules=(schedule,)))
+    (before,) = world.alert("other")
+    world.tasks.tick()
+    world.alert("other", firing=False)
+    world.clock.now -= 86400
+    for _ in range(5):
+        world.tasks.tick()
+        world.clock.now += 60
+    since = world.clock.now
+    (after,) = world.alert("other", since=since)
+    for _ in range(5):
+        assert world.alert("other", since=since) == ()
+    world.work()
+    assert [one.request.trigger for one in world.records() if one.job_id == "llama"] == ["schedule"] * 2
+    newest = world.index.latest("other")
+    assert newest is not None
+    assert (newest.capture_id, world.index.last_incidents(["other"])["other"].captures) == (after, 1)
+    assert before != after
+
+
+def test_a_capture_under_way_is_not_taken_twice_when_the_clock_leaps(world: World) -> None:
+    def leap(request: CaptureRequest) -> tuple[NodeAnswer, ...]:
+        world.clock.now += 3600  # the machine slept
+        world.tasks.tick()
+        world.tasks.hand_out()
+        return ()
+
+    world.capture = leap
+    world.tasks.request("llama", "by hand", "me")
+    world.work()
+    assert len(world.captured) == 1
+
+
 def test_two_snapshotters_take_a_scheduled_capture_once(make: Make) -> None:
     config = Config(schedules=(ScheduleConfig(job_id="llama", every=Duration(3600)),))
     first, second = make("one", config), make("two", config)

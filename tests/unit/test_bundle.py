@@ -294,6 +294,14 @@ def test_capture_ids_sort_by_time_and_are_unique() -> None:
     assert ID.startswith("20261130T012233Z-800")
 
 
+def test_a_capture_id_sorts_after_an_earlier_one_of_a_clock_that_was_set_back() -> None:
+    earlier = schema.new_capture_id(1_796_001_753.9)
+    for now in (0.0, 1_796_000_000.0, 1_796_001_753.1, 1_796_001_753.9, 1_796_001_999.0):
+        later = schema.new_capture_id(now, after=earlier)
+        assert later > earlier
+        assert schema.is_capture_id(later)
+
+
 @pytest.mark.parametrize(
     "bad", ["", "x", ID + "\n", ID.upper(), " " + ID, ID[:-1], "２0261130T012233Z-0123456789ab"]
 )

@@ -158,6 +158,27 @@ def test_captures_while_it_lasts_come_at_growing_intervals_up_to_a_bound() -> No
     assert job.incident.captures == POLICY.max_captures
 
 
+@pytest.mark.parametrize("leap", [-30 * 86400, -86400, -3600, 3600, 30 * 86400])
+def test_a_clock_that_is_set_costs_no_hang_its_capture(leap: float) -> None:
+    job = Job()
+    job.hear(START, firing())
+    job.hear(START + 60, resolved(at=START + 50))
+    now = START + leap
+    job.hear(now, firing(since=now))  # another hang
+    for repeated in range(60, 600, 60):
+        job.hear(now + repeated, firing(since=now))
+    assert job.captured_at == [START, now]
+
+
+def test_captures_of_a_lasting_hang_go_on_though_the_clock_is_set_back() -> None:
+    job = Job()
+    job.hear(START, firing())
+    assert not incidents.is_due(job.incident, POLICY, START - 800)  # as after a small correction
+    assert incidents.is_due(job.incident, POLICY, START - 86400)
+    assert not incidents.is_due(incidents.captured(job.incident, START - 86400), POLICY, START - 86399)
+    assert incidents.forgotten(job.incident, POLICY, START - 86400)
+
+
 def test_a_closed_incident_is_not_captured_again() -> None:
     job = Job()
     job.hear(START, firing())
