@@ -15,6 +15,7 @@ import exporter.cli
 import exporter.metrics
 import snapshotter.cli
 import snapshotter.metrics
+from exporter.families import Spec
 
 HERE = Path(__file__).parent
 PAGES = ("metrics.md", "configuration.md")
@@ -44,7 +45,7 @@ def blocks() -> dict[str, Callable[[], str]]:
     return made
 
 
-def _metrics(specs: Iterable[exporter.metrics.Spec | snapshotter.metrics.Spec]) -> str:
+def _metrics(specs: Iterable[Spec]) -> str:
     rows = [
         f"| `{spec.name}` | {spec.kind} | {', '.join(f'`{label}`' for label in spec.labels)} | {spec.help} |\n"
         for spec in specs

@@ -12,28 +12,17 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from exporter.families import Family, Spec
 from snapshotter import __version__
 from snapshotter.bundle.index import CaptureRecord
 from snapshotter.bundle.room import Room
 from snapshotter.stacks.model import NodeAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """One metric as it is promised."""
-
-    name: str
-    kind: Literal["gauge", "counter", "histogram"]
-    labels: tuple[str, ...]
-    help: str
-
 
 TABLE: tuple[Spec, ...] = (
     Spec("snapshotter_build_info", "gauge", ("version", "python_version"), "1, with what runs here."),
@@ -225,7 +214,7 @@ class Metrics:
         return []  # so that registering does not scrape
 
     def collect(self) -> Iterator[Metric]:
-        yield _gauge("snapshotter_build_info", [((__version__, platform.python_version()), 1.0)])
+        yield _family("snapshotter_build_info", [((__version__, platform.python_version()), 1.0)])
         with self._lock:
             captures = [((t, o), float(self._captures[t, o])) for t in TRIGGERS for o in OUTCOMES]
             processes = [((one,), float(self._processes[one])) for one in PROCESS_OUTCOMES]
@@ -234,17 +223,17 @@ class Metrics:
                 self._durations.family("snapshotter_capture_duration_seconds"),
                 self._pauses.family("snapshotter_target_pause_seconds"),
             ]
-        yield _counter("snapshotter_captures_total", captures)
-        yield _counter("snapshotter_captured_processes_total", processes)
-        yield _counter("snapshotter_notifications_total", notifications)
+        yield _family("snapshotter_captures_total", captures)
+        yield _family("snapshotter_captured_processes_total", processes)
+        yield _family("snapshotter_notifications_total", notifications)
         yield from histograms
-        yield _gauge("snapshotter_config_last_reload_successful", [((), float(self.reload_successful))])
+        yield _family("snapshotter_config_last_reload_successful", [((), float(self.reload_successful))])
         published = self.published
-        yield _gauge("snapshotter_index_up", [((), float(published.index_up))])
+        yield _family("snapshotter_index_up", [((), float(published.index_up))])
         if published.index_up:
-            yield _gauge("snapshotter_queue_length", [((), float(published.queue_length))])
-            yield _gauge("snapshotter_bundle_bytes", [((), float(published.bundle_bytes))])
-            yield _gauge("snapshotter_bundle_limit_bytes", [((), float(published.bundle_limit_bytes))])
+            yield _family("snapshotter_queue_length", [((), float(published.queue_length))])
+            yield _family("snapshotter_bundle_bytes", [((), float(published.bundle_bytes))])
+            yield _family("snapshotter_bundle_limit_bytes", [((), float(published.bundle_limit_bytes))])
         yield from self._rooms(self.measured)
         yield from self._verdicts(published.verdicts)
 
@@ -253,9 +242,9 @@ class Metrics:
             return
         rooms = sorted(measured.rooms.items())
         free = [((holds,), float(room.free_bytes)) for holds, room in rooms]
-        yield _gauge("snapshotter_storage_free_bytes", free)
+        yield _family("snapshotter_storage_free_bytes", free)
         size = [((holds,), float(room.size_bytes)) for holds, room in rooms]
-        yield _gauge("snapshotter_storage_size_bytes", size)
+        yield _family("snapshotter_storage_size_bytes", size)
 
     def _verdicts(self, records: tuple[CaptureRecord, ...]) -> Iterator[Metric]:
         infos: list[tuple[tuple[str, ...], float]] = []
@@ -278,9 +267,9 @@ class Metrics:
             headlines.append(((record.job_id, record.capture_id, _cut(record.verdict.headline)), 1.0))
             times.append(((record.job_id,), record.finished_at))
         if infos:
-            yield _gauge("snapshotter_verdict_info", infos)
-            yield _gauge("snapshotter_verdict_headline_info", headlines)
-            yield _gauge("snapshotter_verdict_timestamp_seconds", times)
+            yield _family("snapshotter_verdict_info", infos)
+            yield _family("snapshotter_verdict_headline_info", headlines)
+            yield _family("snapshotter_verdict_timestamp_seconds", times)
 
 
 def _cut(text: str) -> str:
@@ -293,16 +282,8 @@ def report_url(base: str, capture_id: str) -> str:
     return f"{base}/captures/{quote(capture_id, safe='')}"
 
 
-def _gauge(name: str, samples: Sequence[tuple[tuple[str, ...], float]]) -> Metric:
-    family = GaugeMetricFamily(name, _BY_NAME[name].help, labels=_BY_NAME[name].labels)
+def _family(name: str, samples: Sequence[tuple[tuple[str, ...], float]]) -> Metric:
+    family = Family(_BY_NAME[name])
     for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
-
-
-def _counter(name: str, samples: Sequence[tuple[tuple[str, ...], float]]) -> Metric:
-    spec = _BY_NAME[name]
-    family = CounterMetricFamily(name.removesuffix("_total"), spec.help, labels=spec.labels)
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
+        family.add(*labels, value=value)
+    return family.metric

@@ -9,7 +9,8 @@ from operator import itemgetter
 
 from prometheus_client.metrics_core import Metric
 
-from exporter.metrics import Family, family, metrics
+from exporter.families import Family
+from exporter.metrics import family, metrics
 from exporter.nccl.find import SKIPS
 from exporter.nccl.model import Communicator, RasReport
 from exporter.nccl.watcher import JobStatus

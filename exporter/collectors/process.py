@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client.metrics_core import Metric
 
-from exporter.metrics import Family, family, metrics
+from exporter.families import Family
+from exporter.metrics import family, metrics
 from exporter.sampler import Group, ProcessSampler, Snapshot
 
 __all__ = ["ProcessCollector", "ProcessSampler"]
