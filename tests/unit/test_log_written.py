@@ -33,8 +33,14 @@ def test_iterations(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TRUTH if "finished" in TRUTH[name]])
-def test_finished(name: str) -> None:
-    assert _read(name).finished is TRUTH[name]["finished"]
+def test_how_it_ends(name: str) -> None:
+    found, truth = _read(name), TRUTH[name]
+    numbered = [(total, epoch) for _, iteration, total, epoch in found.records if iteration is not None]
+    total, epoch = numbered[-1] if numbered else (None, None)
+    assert found.finished is truth["finished"]
+    assert truth.get("phase", found.phase) == found.phase
+    assert truth.get("total", found.total_iterations) == found.total_iterations == total
+    assert truth.get("epoch", epoch) == epoch
 
 
 def test_each_log_has_its_truth() -> None:
