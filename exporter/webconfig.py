@@ -11,7 +11,8 @@ import base64
 import binascii
 import hashlib
 import hmac
-import ssl
+import ipaddress
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,22 +21,15 @@ from urllib.parse import unquote_to_bytes
 import bcrypt
 import msgspec
 from cheroot import wsgi
-from cheroot.errors import FatalSSLAlert
-from cheroot.ssl.builtin import BuiltinSSLAdapter
 
 from exporter import yamlconfig
 from exporter.admission import Admission
 from exporter.connection import LARGEST_HEAD, Connection
+from exporter.tls import ReloadingAdapter, TlsConfig, context_of
 from exporter.yamlconfig import ConfigError
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-_CLIENT_AUTH = {
-    "NoClientCert": ssl.CERT_NONE,
-    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
-    "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
-}
-_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _HEADERS = frozenset(
     (
         "Content-Security-Policy",
@@ -45,19 +39,12 @@ _HEADERS = frozenset(
         "X-XSS-Protection",
     )
 )
+_REASON = re.compile(r"\[Errno -?\d+\] ([^()]+)")
+_PORT = re.compile(r"[0-9]{1,5}")
+_NO_CONTROL = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _AUTHENTICATED = "hangscope.authenticated"
 # Checked when the user is unknown, so that the time of the answer does not tell which users exist.
 _NOBODY = bcrypt.hashpw(b"nobody", bcrypt.gensalt(rounds=10))
-
-
-class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`tls_server_config`: paths are relative to the file they stand in."""
-
-    cert_file: str
-    key_file: str
-    client_ca_file: str | None = None
-    client_auth_type: str = "NoClientCert"
-    min_version: str = "TLS12"
 
 
 class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -95,13 +82,15 @@ def load(path: Path | None) -> WebConfig:
             raise ConfigError(
                 f"{path}: basic_auth_users.{user}: not a bcrypt hash; make one with `htpasswd -nBC 10 {user}`"
             ) from error
-    for header in config.http_server_config.headers:
+    for header, value in config.http_server_config.headers.items():
+        if not _NO_CONTROL.fullmatch(value):
+            raise ConfigError(f"{path}: http_server_config.headers.{header}: one line of text is expected")
         if header not in _HEADERS:
             raise ConfigError(
                 f"{path}: http_server_config.headers.{header}: one of {', '.join(sorted(_HEADERS))} expected"
             )
     if config.tls_server_config is not None:
-        _context(path, config.tls_server_config)
+        context_of(path, config.tls_server_config)
     return config
 
 
@@ -115,14 +104,18 @@ def parse_address(text: str) -> tuple[str, int]:
     if bracketed:
         host = host[1:-1]
     wrong_host = ":" in host and not bracketed
-    if wrong_host or not colon or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"--web.listen-address {text}: write it as :PORT, HOST:PORT or [IPV6]:PORT")
+    if wrong_host or not colon or not _PORT.fullmatch(port) or int(port) > 65535:
+        raise ConfigError(f"--web.listen-address {text!r}: write it as :PORT, HOST:PORT or [IPV6]:PORT")
     return host, int(port)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    return host in ("localhost", "::1") or host.removeprefix("::ffff:").startswith("127.")
+    """Whether only this machine can reach the address; of names `localhost` alone is taken for one that is so."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host.lower() == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def is_authenticated(environ: dict[str, Any]) -> bool:
@@ -189,36 +182,6 @@ class Gate:
         return True
 
 
-class _ReloadingAdapter(BuiltinSSLAdapter):
-    """TLS whose certificate is read again when its file changes, so that a renewal needs no restart."""
-
-    def __init__(self, path: Path, config: TlsConfig) -> None:
-        self._certificate = (_beside(path, config.cert_file), _beside(path, config.key_file))
-        super().__init__(*self._certificate)
-        self.context = _context(path, config)
-        self._read_at = self._modified()
-
-    def wrap(self, sock: Any) -> Any:
-        modified = self._modified()
-        if modified != self._read_at:
-            try:
-                self.context.load_cert_chain(*self._certificate)
-                self._read_at = modified
-            except (OSError, ssl.SSLError):
-                pass  # half-written by the renewal: the old one serves until the pair fits
-        try:
-            # The handshake is the connection's: the loop that accepts must not wait for anybody.
-            return self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False), {}
-        except OSError as error:  # it has gone already
-            raise FatalSSLAlert(*error.args) from error
-
-    def _modified(self) -> tuple[float, ...]:
-        try:
-            return tuple(Path(name).stat().st_mtime for name in self._certificate)
-        except OSError:
-            return ()
-
-
 class _Server(wsgi.Server):
     """cheroot's, with what its connections share."""
 
@@ -237,7 +200,7 @@ def server(app: WsgiApp, address: str, config: WebConfig, path: Path | None, *, 
         100  # with cheroot's 10 the eleventh client that keeps its connection is reset
     )
     if config.tls_server_config is not None and path is not None:
-        made.ssl_adapter = _ReloadingAdapter(path, config.tls_server_config)
+        made.ssl_adapter = ReloadingAdapter(path, config.tls_server_config)
     return made
 
 
@@ -247,34 +210,12 @@ def bind(made: Any) -> None:
         made.prepare()
     except OSError as error:
         if made.bind_addr[0] != "::":
-            raise ConfigError(f"cannot listen on {made.bind_addr[0]}:{made.bind_addr[1]}: {error}") from error
+            host, port = made.bind_addr
+            where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            reasons = _REASON.findall(str(error)) or [str(error)]  # cheroot's text is of all it tried
+            raise ConfigError(
+                f"--web.listen-address: cannot listen on {where}: {reasons[-1]}: give an address of this machine "
+                "and a port that is free"
+            ) from error
         made.bind_addr = ("0.0.0.0", made.bind_addr[1])
         bind(made)
-
-
-def _beside(path: Path, name: str) -> str:
-    return str(path.parent / name)
-
-
-def _context(path: Path, config: TlsConfig) -> ssl.SSLContext:
-    """The TLS context of a configuration. Raises ConfigError."""
-    if config.client_auth_type not in _CLIENT_AUTH:
-        raise ConfigError(
-            f"{path}: tls_server_config.client_auth_type: one of {', '.join(_CLIENT_AUTH)} expected, "
-            f"got {config.client_auth_type!r}"
-        )
-    if config.min_version not in _VERSIONS:
-        raise ConfigError(f"{path}: tls_server_config.min_version: one of {', '.join(_VERSIONS)} expected")
-    mode = _CLIENT_AUTH[config.client_auth_type]
-    if (mode == ssl.CERT_NONE) != (config.client_ca_file is None):
-        raise ConfigError(f"{path}: tls_server_config: client_ca_file and a client_auth_type go together")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = _VERSIONS[config.min_version]
-    try:
-        context.load_cert_chain(_beside(path, config.cert_file), _beside(path, config.key_file))
-        if config.client_ca_file is not None:
-            context.load_verify_locations(_beside(path, config.client_ca_file))
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{path}: tls_server_config: certificate or key cannot be used: {error}") from error
-    context.verify_mode = mode
-    return context

@@ -103,7 +103,8 @@ def serve(
     if not (webconfig.is_loopback(host) or token or files.web.authenticates or open_to_everyone):
         raise ConfigError(
             f"--web.listen-address {web.listen} can be reached from other machines, and nothing protects the "
-            "service: give --web.token-file or --web.config.file, or say --web.open-to-everyone"
+            "service: give --web.token-file, or --web.config.file with a password or client certificates, or say "
+            "--web.open-to-everyone"
         )
     local = local_node(node_name(), ProcFS(web.procfs), lambda: files.config.capture)
     watch = agent_app.Watch(local.find, local.memory)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import re
 import stat
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from exporter.yamlconfig import ConfigError
 from snapshotter.errors import Forbidden, Unauthorized
 
 _MAX_TOKEN_BYTES = 4096
+_TOKEN = re.compile(rb"[\x21-\x7e]+")
 
 
 class TokenFile:
@@ -56,12 +58,15 @@ class TokenFile:
                 info = os.fstat(file.fileno())
                 token = file.read(_MAX_TOKEN_BYTES + 1).strip()
         except OSError as error:
-            raise ConfigError(f"{self._path}: the token cannot be read: {error.strerror}") from error
+            raise ConfigError(
+                f"{self._path}: the token cannot be read: {error.strerror}; name a file that holds one, e.g. of"
+                " `openssl rand -hex 32 > FILE; chmod 600 FILE`"
+            ) from error
         if stat.S_IMODE(info.st_mode) & 0o007:
             raise ConfigError(
                 f"{self._path}: everyone on this machine can use this token: chmod o= {self._path}"
             )
-        if not token or len(token) > _MAX_TOKEN_BYTES or not token.isascii() or len(token.split()) != 1:
+        if len(token) > _MAX_TOKEN_BYTES or not _TOKEN.fullmatch(token):
             raise ConfigError(
                 f"{self._path}: not a token: one line of printable characters is expected, as of"
                 " `openssl rand -hex 32`"

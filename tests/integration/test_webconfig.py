@@ -13,6 +13,7 @@ from typing import Any
 import bcrypt
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 from prometheus_client import CollectorRegistry
 from werkzeug.test import Client
 
@@ -130,7 +131,7 @@ def test_client_certificates_are_required_where_the_file_says_so(tmp_path: Path)
             "basic_auth_users: {ops: plaintext}",
             "basic_auth_users.ops: not a bcrypt hash; make one with `htpasswd",
         ),
-        ("tls_server_config: {cert_file: a, key_file: b}", "certificate or key cannot be used"),
+        ("tls_server_config: {cert_file: a, key_file: b}", "tls_server_config.cert_file: "),
         ("tls_server_config: {cert_file: a}", "missing required field `key_file`"),
         (
             "tls_server_config: {cert_file: a, key_file: b, client_auth_type: Maybe}",
@@ -142,6 +143,10 @@ def test_client_certificates_are_required_where_the_file_says_so(tmp_path: Path)
             "min_version: one of TLS12, TLS13",
         ),
         ("http_server_config: {headers: {X-Other: a}}", "headers.X-Other: one of"),
+        (
+            'http_server_config: {headers: {X-Frame-Options: "a\\r\\nSet-Cookie: b"}}',
+            "X-Frame-Options: one line",
+        ),
         ("basic_auth_user: {}", "did you mean `basic_auth_users`?"),
     ],
 )
@@ -154,13 +159,91 @@ def test_a_bad_file_is_refused_with_place_and_remedy(tmp_path: Path, text: str, 
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{cert_file: server.crt, key_file: gone}", r"key_file: .*/gone cannot be read: No such file"),
+        ("{cert_file: ., key_file: server.key}", r"cert_file: .* cannot be read: Is a directory"),
+        (
+            "{cert_file: server.crt, key_file: other.key}",
+            "server.crt and other.key are no certificate and its key",
+        ),
+        ("{cert_file: server.crt, key_file: locked.key}", "locked.key are .*without passphrase"),
+        ("{cert_file: junk, key_file: server.key}", "junk and server.key are no"),
+        (
+            "{cert_file: server.crt, key_file: server.key, client_ca_file: junk, "
+            "client_auth_type: VerifyClientCertIfGiven}",
+            "client_ca_file: junk holds no certificates",
+        ),
+    ],
+)
+def test_files_that_are_no_certificates_are_named(tmp_path: Path, text: str, words: str) -> None:
+    authority = trustme.CA()
+    certificate(authority, tmp_path)
+    key = authority.issue_cert("localhost").private_key_pem
+    key.write_to_path(tmp_path / "other.key")
+    loaded = serialization.load_pem_private_key((tmp_path / "server.key").read_bytes(), None)
+    (tmp_path / "locked.key").write_bytes(
+        loaded.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    (tmp_path / "junk").write_text("junk\n")
+    path = tmp_path / "web.yml"
+    path.write_text(f"tls_server_config: {text}\n")
+    with pytest.raises(ConfigError, match=words) as caught:
+        webconfig.load(path)
+    assert str(caught.value).startswith(f"{path}: tls_server_config")
+
+
 # cheroot 11 leaves the socket that it could not bind to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_taken_port_is_one_clear_error() -> None:
     with serving(None) as port:
         server = webconfig.server(hello, f"127.0.0.1:{port}", webconfig.WebConfig(), None)
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use: "):
             webconfig.bind(server)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("192.0.2.7:0", "192.0.2.7:0: Cannot assign requested address: give an address of this machine"),
+        ("[2001:db8::7]:0", r"\[2001:db8::7\]:0: .*: give an address of this machine"),
+        ("nobody.invalid:0", "nobody.invalid:0: .*: give an address of this machine"),
+    ],
+)
+def test_an_address_of_another_machine_is_one_clear_error(address: str, words: str) -> None:
+    server = webconfig.server(hello, address, webconfig.WebConfig(), None)
+    with pytest.raises(ConfigError, match=f"^--web.listen-address: cannot listen on {words}"):
+        webconfig.bind(server)
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("127.0.0.1", True),
+        ("127.255.0.7", True),
+        ("::1", True),
+        ("0:0:0:0:0:0:0:1", True),
+        ("::ffff:127.0.0.1", True),
+        ("localhost", True),
+        ("LOCALHOST", True),
+        ("", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("::ffff:0.0.0.0", False),
+        ("10.0.0.1", False),
+        ("127.example.com", False),
+        ("127.0.0.1.example.com", False),
+        ("localhost.example.com", False),
+    ],
+)
+def test_addresses_that_only_this_machine_can_reach(host: str, here: bool) -> None:
+    assert webconfig.is_loopback(host) is here
 
 
 @pytest.mark.parametrize(
@@ -176,7 +259,9 @@ def test_listen_addresses(text: str, host: str, port: int) -> None:
     assert webconfig.parse_address(text) == (host, port)
 
 
-@pytest.mark.parametrize("text", ["", "11028", ":http", ":70000", "::1", "[::1]", "::1:80"])
+@pytest.mark.parametrize(
+    "text", ["", "11028", ":http", ":70000", "::1", "[::1]", "::1:80", ":-1", ":\u0663", "http://x:80"]
+)
 def test_bad_listen_addresses(text: str) -> None:
     with pytest.raises(ConfigError, match="write it as"):
         webconfig.parse_address(text)
