@@ -8,10 +8,12 @@ periodic task once its lease is over.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import ParamSpec
 
 import huey
 
@@ -33,12 +35,14 @@ from snapshotter.workqueue import Workers
 __all__ = ["Analyse", "Capture", "Progress", "Tasks"]
 
 log = logging.getLogger(__name__)
+Given = ParamSpec("Given")
 
 LEASE = 60.0  # seconds after which a capture whose owner fell silent is another's
 RENEW_EVERY = 5.0
 PUBLISH_EVERY = 5.0
 _PUBLISH_PAUSE = 0.5  # between two times, however much changes
 MEASURE_EVERY = 10.0
+_CLAIM_AGAIN = 5.0
 _MESSAGE_LOST_AFTER = 300.0  # a queued capture whose message is older is sent again
 _REFILL = 50
 _LEFT_BEHIND_AFTER = 3600.0  # an unfinished bundle that old has no writer any more
@@ -85,9 +89,9 @@ class Tasks:
         )
         self._changed = threading.Event()
         self._workers = Workers(queue, config().workers)
-        self._take = queue.task(name="take_capture")(self.take)
-        queue.periodic_task(huey.crontab(minute="*"), name="tick")(self.tick)
-        queue.periodic_task(huey.crontab(minute="*/10"), name="collect_garbage")(self.collect_garbage)
+        self._take = queue.task(name="take_capture")(_told(self.take))
+        queue.periodic_task(huey.crontab(minute="*"), name="tick")(_told(self.tick))
+        queue.periodic_task(huey.crontab(minute="*/10"), name="collect_garbage")(_told(self.collect_garbage))
 
     # Requests
 
@@ -148,7 +152,7 @@ class Tasks:
 
     def take(self, capture_id: str) -> None:
         """Take one capture, if it still waits and nobody else takes it."""
-        record = self._index.claim(capture_id, self._owner, now=self._now(), lease=LEASE)
+        record = self._claimed(capture_id)
         if record is None:
             return
         with self._lock:
@@ -160,6 +164,16 @@ class Tasks:
                 self._running.discard(capture_id)
             self._changed.set()
             self.hand_out()
+
+    def _claimed(self, capture_id: str) -> CaptureRecord | None:
+        """The capture, now ours; while the index cannot be written, nothing else can be done either."""
+        while True:
+            try:
+                return self._index.claim(capture_id, self._owner, now=self._now(), lease=LEASE)
+            except CannotStore as error:
+                log.error("capture %s waits: %s", capture_id, error)
+                if self._stop.wait(_CLAIM_AGAIN):
+                    raise
 
     def tick(self) -> None:
         """Every minute: re-captures and schedules that are due, and captures that were left behind."""
@@ -268,3 +282,16 @@ class Tasks:
             self._changed.clear()
             self.publish()
             self._stop.wait(_PUBLISH_PAUSE)
+
+
+def _told(work: Callable[Given, None]) -> Callable[Given, None]:
+    """`work` whose failures for want of index or store are one line each: they last, and come again."""
+
+    @functools.wraps(work)
+    def told(*given: Given.args, **named: Given.kwargs) -> None:
+        try:
+            work(*given, **named)
+        except (CannotStore, OSError) as error:
+            log.error("%s cannot go on, it is tried again later: %s", work.__name__, error)
+
+    return told

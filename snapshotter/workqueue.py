@@ -5,8 +5,11 @@ The index is what remembers captures; a message lost here is sent again from the
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -69,10 +72,33 @@ class _QuietConsumer(Consumer):  # type: ignore[misc]
         pass
 
 
+class _Seldom(logging.Filter):
+    """The same trouble again and again as one line a minute, without a traceback."""
+
+    def __init__(self, *, every: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._every = every
+        self._clock = clock
+        self._told: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info is None:
+            return True
+        now, said = self._clock(), str(record.msg)
+        if now - self._told.get(said, -self._every) < self._every:
+            return False
+        self._told[said] = now
+        record.msg, record.args = "%s: %s", (record.getMessage(), record.exc_info[1])
+        record.exc_info = record.exc_text = None
+        return True
+
+
 class Workers:
     """The threads that take tasks off the queue, and the one that sends periodic tasks."""
 
     def __init__(self, queue: huey.Huey, count: int, *, stop_seconds: float = 10.0) -> None:
+        for name in ("huey.consumer.Worker", "huey.consumer.Scheduler"):
+            logging.getLogger(name).filters = [_Seldom()]
         self._consumer = _QuietConsumer(
             queue,
             workers=count,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import threading
 import time
@@ -27,7 +28,7 @@ from snapshotter.incidents import AlertEvent
 from snapshotter.metrics import Metrics
 from snapshotter.stacks.model import NodeAnswer, Process
 from snapshotter.tasks import LEASE, Tasks
-from snapshotter.workqueue import open_queue
+from snapshotter.workqueue import _Seldom, open_queue
 
 VERDICT = {
     "hung": True,
@@ -277,6 +278,40 @@ def test_a_queue_that_is_away_delays_captures_but_loses_none(
     world.tasks.tick()
     world.work()
     assert world.record(capture_id).state == "done"
+
+
+def test_a_capture_waits_for_an_index_that_cannot_be_written(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim, refusals = world.index.claim, iter(range(2))
+
+    def claimed(*given: Any, **named: Any) -> CaptureRecord | None:
+        if next(refusals, None) is not None:
+            raise CannotStore("the index cannot be used: database or disk is full")
+        return claim(*given, **named)
+
+    monkeypatch.setattr(world.index, "claim", claimed)
+    monkeypatch.setattr("snapshotter.tasks._CLAIM_AGAIN", 0.01)
+    (capture_id,) = world.alert()
+    world.work()
+    assert world.record(capture_id).state == "done"
+    assert "Traceback" not in caplog.text
+
+
+def test_what_fails_again_and_again_is_told_in_a_line_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    seldom = _Seldom(every=60, clock=lambda: now[0])
+    logger = logging.getLogger("test.seldom")
+    logger.addFilter(seldom)
+    for at in range(0, 121, 10):
+        now[0] = float(at)
+        try:
+            raise OSError("disk full")
+        except OSError:
+            logger.exception("cannot read %s", "it")
+    logger.error("else")
+    assert [one.getMessage() for one in caplog.records] == ["cannot read it: disk full"] * 3 + ["else"]
+    assert not any(one.exc_info for one in caplog.records)
 
 
 def test_a_repeated_message_is_one_capture(world: World) -> None:
