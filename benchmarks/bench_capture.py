@@ -38,11 +38,13 @@ from snapshotter.capture.prometheus import Prometheus
 from snapshotter.capture.pyspy import find_binary
 from snapshotter.capture.wire import AnswerReader, Order
 from snapshotter.stacks import report
-from snapshotter.stacks.model import JobCapture, NodeAnswer
+from snapshotter.stacks.model import NodeAnswer
+from snapshotter.stacks.premerge import digest_trees
 
 PROGRAM = Path(__file__).resolve().parent.parent / "tests" / "programs" / "capture_train.py"
 JOB = f"bench-capture-{os.getpid()}"  # whatever else runs here is none of it
 PROCESSES = 4 * (1 + 2) + 1
+ORDER = Order(job_id="llama-70b", with_tree=True)
 
 
 def say(name: str, value: float, unit: str, target: str, good: bool) -> None:
@@ -124,7 +126,7 @@ def serve_agents(agents: int, ready: Path) -> None:
     nodes = imaginary_job(8 * agents, workers=1).nodes
     replies = []
     for node in nodes:
-        body = wire.encode(node)
+        body = wire.reply(node, ORDER)
         head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         replies.append(head.encode() + body)
 
@@ -158,7 +160,7 @@ def bench_fanout(count: int) -> None:
                 Agent(f"127.{number // 256}.{number % 256}.1", port, f"gpu-node-{number}")
                 for number in range(count)
             ]
-            client, reader, order = AgentClient(token="bench"), AnswerReader(), Order(job_id="llama-70b")
+            client, reader, order = AgentClient(token="bench"), AnswerReader(), ORDER
             began = time.perf_counter()
             answers = capture_job(
                 agents,
@@ -166,13 +168,14 @@ def bench_fanout(count: int) -> None:
                 job_id="llama-70b",
             )
             gathered = time.perf_counter() - began
-            verdict = report.to_json(report.analyse(JobCapture("llama-70b", answers), at=time.time()))
+            merged = digest_trees(one.tree for one in answers)
+            verdict = report.to_json(report.analyse_digest(merged, job_id="llama-70b", at=time.time()))
             whole = time.perf_counter() - began
         finally:
             server.kill()
             server.wait()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 / 1024
-    arrived = sum(answer.outcome == "ok" for answer in answers)
+    arrived = sum(one.answer.outcome == "ok" for one in answers)
     print(f"{count} agents, {verdict['summary']['total_processes']} processes; gathered in {gathered:.3f} s")
     print(f"verdict: {verdict['verdict']['headline']}")
     limit = 15 if count <= 1024 else 120  # seconds; agents.total_timeout

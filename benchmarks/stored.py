@@ -13,11 +13,13 @@ from pathlib import Path
 from cheroot.wsgi import Server
 
 from snapshotter import app, extracts
+from snapshotter.analysis import analyser
 from snapshotter.app import Running
 from snapshotter.bundle import writer
 from snapshotter.bundle.reader import open_folder
 from snapshotter.bundle.schema import AlertInfo, CaptureRequest, new_capture_id
-from snapshotter.config import Config
+from snapshotter.config import AnalysisConfig, Config
+from snapshotter.gathered import Gathered
 from snapshotter.stacks import report
 from snapshotter.stacks.model import JobCapture
 from snapshotter.tasks import Capture
@@ -43,7 +45,11 @@ class Site:
         )
         analysed = report.to_json(report.analyse(capture, at=now + 7))
         manifest, files = writer.build(
-            request, capture.nodes, analysed, started_at=now + 0.3, finished_at=now + 6.8
+            request,
+            tuple(map(Gathered.of, capture.nodes)),
+            analysed,
+            started_at=now + 0.3,
+            finished_at=now + 6.8,
         )
         if with_extracts:
             files |= extracts.build(manifest, analysed, files)
@@ -74,7 +80,7 @@ def serve(folder: Path, capture: Capture = lambda request, progress: ()) -> Iter
         Config,
         folder,
         capture=capture,
-        analyse=lambda capture, at: report.to_json(report.analyse(capture, at=at)),
+        analyse=analyser(AnalysisConfig()),
         auth=Auth(None),
         external_url=url,
         reload=lambda: None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,26 @@ from snapshotter.config import AnalysisConfig
 from snapshotter.stacks import report
 from snapshotter.stacks.groups import ParallelSizes
 from snapshotter.stacks.knowledge import Entry, Knowledge, with_entries
-from snapshotter.stacks.model import JobCapture
+from snapshotter.stacks.premerge import NodeTree, digest_trees
+from snapshotter.stacks.report import Report
 
 
 @dataclass(frozen=True, slots=True)
 class Analyser:
-    """Makes report.json of a capture; safe to use from several threads."""
+    """Makes report.json of a job's nodes, each merged; safe to use from several threads."""
 
     knowledge: Knowledge
     sizes: ParallelSizes
 
-    def __call__(self, capture: JobCapture, at: float) -> dict[str, Any]:
+    def __call__(self, job_id: str, trees: Iterable[NodeTree], at: float) -> dict[str, Any]:
         """The report as plain data, written at Unix second `at`."""
-        return report.to_json(report.analyse(capture, at=at, knowledge=self.knowledge, sizes=self.sizes))
+        return report.to_json(self.report(job_id, trees, at))
+
+    def report(self, job_id: str, trees: Iterable[NodeTree], at: float) -> Report:
+        """The same as objects."""
+        return report.analyse_digest(
+            digest_trees(trees), job_id=job_id, at=at, knowledge=self.knowledge, sizes=self.sizes
+        )
 
 
 def analyser(config: AnalysisConfig, where: Path | None = None) -> Analyser:

@@ -22,7 +22,7 @@ from exporter.families import Family, Spec
 from snapshotter import __version__
 from snapshotter.bundle.index import CaptureRecord
 from snapshotter.bundle.room import Room
-from snapshotter.stacks.model import NodeAnswer
+from snapshotter.gathered import Gathered
 
 TABLE: tuple[Spec, ...] = (
     Spec("snapshotter_build_info", "gauge", ("version", "python_version"), "1, with what runs here."),
@@ -198,17 +198,16 @@ class Metrics:
             self._captures[trigger, outcome] += 1
             self._durations.observe(seconds)
 
-    def count_answers(self, answers: Iterable[NodeAnswer]) -> None:
+    def count_answers(self, gathered: Iterable[Gathered]) -> None:
         """Count processes and pauses of a capture; a node that did not answer counts as one unreachable."""
         with self._lock:
-            for answer in answers:
-                if answer.outcome == "unreachable":
+            for one in gathered:
+                if one.answer.outcome == "unreachable":
                     self._processes["unreachable"] += 1
-                for process in answer.processes:
+                for process in one.processes:
                     self._processes[process.outcome] += 1
-                    for sample in process.samples:
-                        if sample.pause_seconds is not None:
-                            self._pauses.observe(sample.pause_seconds)
+                    for seconds in process.pauses:
+                        self._pauses.observe(seconds)
 
     def describe(self) -> list[Metric]:
         return []  # so that registering does not scrape

@@ -24,9 +24,10 @@ from snapshotter.capture.local import LocalNode, local_node
 from snapshotter.capture.node import Progress
 from snapshotter.capture.wire import Order
 from snapshotter.config import Config
+from snapshotter.gathered import Gathered
 from snapshotter.render import flamegraph, text
 from snapshotter.stacks import report
-from snapshotter.stacks.model import JobCapture, NodeAnswer
+from snapshotter.stacks.model import JobCapture
 from snapshotter.stacks.wording import shown
 from snapshotter.telling import Teller, unread
 
@@ -121,7 +122,8 @@ def run(
     try:
         _check_output(request)
         started = now()
-        answers = _capture(request, settings, node, procfs, read_token, now, Teller(err, now))
+        gathered = _capture(request, settings, node, procfs, read_token, now, Teller(err, now))
+        answers = [one.answer for one in gathered]
         audit(
             "capture_taken",
             job_id=request.job_id or next((one.job_id for one in answers if one.job_id), ""),
@@ -130,15 +132,15 @@ def run(
             reason=_REASON,
             requested_by=_user(),
             nodes=[one.node for one in answers],
-            processes=sum(len(one.processes) for one in answers),
+            processes=sum(len(one.processes) for one in gathered),
             output=str(request.output),
         )
         problems = [f"{answer.node}: {answer.error}" for answer in answers if answer.error]
-        if not any(answer.processes or answer.expected_ranks for answer in answers):
+        if not any(one.processes or one.answer.expected_ranks for one in gathered):
             raise CannotCapture("; ".join(one.error or "no process was found" for one in answers))
-        for problem in (*problems, *unread(answers)):
+        for problem in (*problems, *unread(gathered)):
             print(f"not complete: {shown(problem, _LONGEST_LINE)}", file=err)
-        found = _write(request, answers, analysis, started, now)
+        found = _write(request, gathered, analysis, started, now)
     except CannotCapture as error:
         print(f"error: {shown(str(error), _LONGEST_LINE)}", file=err)
         return 2
@@ -158,7 +160,7 @@ def _capture(
     read_token: Callable[[Path], str],
     now: Callable[[], float],
     tell: Callable[[Progress], None],
-) -> tuple[NodeAnswer, ...]:
+) -> tuple[Gathered, ...]:
     capture = settings.capture
     if request.nodes:
         try:
@@ -192,7 +194,7 @@ def _capture(
     answer = local.capture(order, tell, pids=request.pids)
     if capture.native_when_unclear and not order.native_frames:
         answer = with_native_frames(local, order, answer, request.pids)
-    return (answer,)
+    return (Gathered.of(answer),)
 
 
 def _local(node: str, procfs: ProcFS, settings: Config, now: Callable[[], float]) -> LocalNode:
@@ -228,19 +230,19 @@ def _check_output(request: Wanted) -> None:
 
 def _write(
     request: Wanted,
-    answers: tuple[NodeAnswer, ...],
+    gathered: tuple[Gathered, ...],
     analysis: Analyser,
     started: float,
     now: Callable[[], float],
 ) -> report.Report:
-    job_id = request.job_id or next((answer.job_id for answer in answers if answer.job_id), "")
+    job_id = request.job_id or next((one.answer.job_id for one in gathered if one.answer.job_id), "")
     if not job_id:
         job_id = f"pid {', '.join(map(str, request.pids))}"
-    capture = JobCapture(job_id=job_id, nodes=answers)
-    found = report.analyse(capture, at=now(), knowledge=analysis.knowledge, sizes=analysis.sizes)
+    found = analysis.report(job_id, [one.tree for one in gathered], now())
     document = report.to_json(found)
     if request.page:
         when = f"{datetime.fromtimestamp(started, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        capture = JobCapture(job_id, tuple(one.whole() for one in gathered))
         page = flamegraph.render_html(capture, document, when=when)
         aside = request.output.with_name(f".{request.output.name}.{os.getpid()}")
         aside.write_text(page, encoding="utf-8")
@@ -255,7 +257,7 @@ def _write(
             requested_by=_user(),
             requested_at=started,
         ),
-        answers,
+        gathered,
         document,
         started_at=started,
         finished_at=now(),

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from snapshotter.capture import agent as agent_app
 from snapshotter.capture.job import JobCapturer, check_files
 from snapshotter.capture.local import LocalNode, local_node
 from snapshotter.capture.node import Progress as Step
-from snapshotter.stacks.model import JobCapture, NodeAnswer
+from snapshotter.gathered import Gathered
+from snapshotter.stacks.premerge import NodeTree
 from snapshotter.tasks import Progress
 from snapshotter.web.auth import Auth, TokenFile
 from snapshotter.web.places import THREADS
@@ -164,7 +165,7 @@ class _Capture:
     def __init__(self, capturer: JobCapturer) -> None:
         self._capturer = capturer
 
-    def __call__(self, request: CaptureRequest, progress: Progress) -> tuple[NodeAnswer, ...]:
+    def __call__(self, request: CaptureRequest, progress: Progress) -> tuple[Gathered, ...]:
         newest: dict[str, str] = {}
 
         def tell(step: Step) -> None:
@@ -186,8 +187,8 @@ class _Analyse:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def __call__(self, capture: JobCapture, at: float) -> dict[str, Any]:
-        return self._files.analyser(capture, at)
+    def __call__(self, job_id: str, trees: Iterable[NodeTree], at: float) -> dict[str, Any]:
+        return self._files.analyser(job_id, trees, at)
 
 
 def settle_interpreter() -> None:

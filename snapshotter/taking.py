@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from snapshotter import extracts
@@ -19,8 +19,9 @@ from snapshotter.bundle.reader import open_bundle
 from snapshotter.bundle.schema import CaptureRequest, Manifest
 from snapshotter.bundle.store import BundleStore
 from snapshotter.errors import CannotStore
+from snapshotter.gathered import Gathered
 from snapshotter.metrics import Metrics
-from snapshotter.stacks.model import JobCapture, NodeAnswer
+from snapshotter.stacks.premerge import NodeTree
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +34,13 @@ STORE_RETRIES = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 240.0)  # seconds; the evide
 class Capture(Protocol):
     """Takes the stacks of a job on all its nodes; `progress` takes a line for people."""
 
-    def __call__(self, request: CaptureRequest, progress: Progress) -> tuple[NodeAnswer, ...]: ...
+    def __call__(self, request: CaptureRequest, progress: Progress) -> tuple[Gathered, ...]: ...
 
 
 class Analyse(Protocol):
-    """Makes report.json (as a dict) of a capture; `at` is the analysis time in Unix seconds."""
+    """Makes report.json (as a dict) of a job's nodes, merged; `at` is the analysis time in Unix seconds."""
 
-    def __call__(self, capture: JobCapture, at: float) -> dict[str, Any]: ...
+    def __call__(self, job_id: str, trees: Iterable[NodeTree], at: float) -> dict[str, Any]: ...
 
 
 class Taker:
@@ -84,14 +85,14 @@ class Taker:
             )
             return
         try:
-            answers = self._capture(request, _Throttled(self._index, capture_id, self._now))
+            gathered = self._capture(request, _Throttled(self._index, capture_id, self._now))
         except Exception as error:
             log.exception("capture %s failed", capture_id)
             self._failed(request, f"the capture failed: {error}", started)
             return
-        report, problem = self._report(request, answers)
+        report, problem = self._report(request, gathered)
         manifest, files = writer.build(
-            request, answers, report, started_at=started, finished_at=self._now(), error=problem
+            request, gathered, report, started_at=started, finished_at=self._now(), error=problem
         )
         files |= _extracts(manifest, report, files)
         try:
@@ -106,7 +107,7 @@ class Taker:
             return
         self._index.finish(manifest, sum(map(len, files.values())), self._owner)
         self._metrics.count_capture(request.trigger, manifest.outcome, manifest.finished_at - started)
-        self._metrics.count_answers(answers)
+        self._metrics.count_answers(gathered)
         audit(
             "capture_taken",
             capture_id=capture_id,
@@ -120,12 +121,12 @@ class Taker:
         )
 
     def _report(
-        self, request: CaptureRequest, answers: tuple[NodeAnswer, ...]
+        self, request: CaptureRequest, gathered: tuple[Gathered, ...]
     ) -> tuple[dict[str, Any] | None, str | None]:
         """report.json, or why there is none: the evidence is kept either way."""
         try:
-            capture = JobCapture(job_id=writer.job_of(request, answers), nodes=answers)
-            report = self._analyse(capture, self._now())
+            trees = [one.tree for one in gathered]
+            report = self._analyse(writer.job_of(request, gathered), trees, self._now())
             schema.verdict_summary(report)  # what lists and metrics will want of it
             return report, None
         except Exception as error:

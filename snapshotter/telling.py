@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from snapshotter.capture.node import Progress
-from snapshotter.stacks.model import NodeAnswer
+from snapshotter.gathered import Gathered
 from snapshotter.stacks.wording import shown
 
 _MOST_REASONS = 20
@@ -33,10 +33,10 @@ class Teller:
         print(f"\r\x1b[K{line}" if self._terminal else line, end=end, file=self._err, flush=True)
 
 
-def unread(answers: tuple[NodeAnswer, ...]) -> tuple[str, ...]:
+def unread(gathered: tuple[Gathered, ...]) -> tuple[str, ...]:
     """Whose stacks could not be read and why, one line for each reason of each node."""
     pids: dict[tuple[str, str], list[int]] = {}
-    for process in (process for answer in answers for process in answer.processes):
+    for process in (process for one in gathered for process in one.processes):
         if process.outcome not in ("ok", "not_python"):
             reason = f"{process.outcome}, {process.error}" if process.error else process.outcome
             pids.setdefault((process.node, reason), []).append(process.pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,7 +45,9 @@ class Bundle:
             yield self.answer(entry)
 
     def answer(self, entry: NodeEntry) -> NodeAnswer:
-        return _decode(self.answer_bytes(entry), NodeAnswer, f"{self._where}/{entry.file}")
+        """What a node answered; ranks that only the centre missed there are missed in it, too."""
+        answer = _decode(self.answer_bytes(entry), NodeAnswer, f"{self._where}/{entry.file}")
+        return replace(answer, expected_ranks=entry.expected_ranks or answer.expected_ranks)
 
     def answer_bytes(self, entry: NodeEntry) -> bytes:
         """The JSON of what a node answered."""

@@ -92,6 +92,7 @@ class NodeEntry:
     finished_at: float
     error: str | None = None
     nccl_file: str | None = None  # nccl/<name>.txt
+    expected_ranks: tuple[int, ...] = ()  # without a process there, as the node or the centre knew
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,13 @@ import msgspec
 from snapshotter.bundle import schema
 from snapshotter.bundle.schema import CaptureOutcome, CaptureRequest, Manifest, NodeEntry, Target
 from snapshotter.bundle.store import write_aside
-from snapshotter.stacks.model import NodeAnswer
+from snapshotter.encoding import encode
+from snapshotter.gathered import Gathered
 
 
 def build(
     request: CaptureRequest,
-    answers: tuple[NodeAnswer, ...],
+    gathered: tuple[Gathered, ...],
     report: dict[str, Any] | None,
     *,
     started_at: float,
@@ -32,10 +31,11 @@ def build(
     files: dict[str, bytes] = {}
     entries: list[NodeEntry] = []
     stems: set[str] = set()
-    for answer in answers:
+    for one in gathered:
+        answer = one.answer
         stem = _unused(schema.file_stem(answer.node), stems)
         node_file = f"nodes/{stem}.json.gz"
-        files[node_file] = gzip.compress(encode(answer), compresslevel=6, mtime=0)
+        files[node_file] = one.packed
         nccl_file = None
         if answer.nccl is not None and answer.nccl.raw:
             nccl_file = f"nccl/{stem}.txt"
@@ -49,6 +49,7 @@ def build(
                 finished_at=answer.finished_at,
                 error=answer.error,
                 nccl_file=nccl_file,
+                expected_ranks=answer.expected_ranks,
             )
         )
     if report is not None:
@@ -57,12 +58,12 @@ def build(
         request=request,
         started_at=started_at,
         finished_at=finished_at,
-        outcome=outcome(answers),
+        outcome=outcome(gathered),
         nodes=tuple(entries),
-        targets=tuple(_targets(answers)),
+        targets=tuple(_targets(gathered)),
         verdict=None if report is None else schema.verdict_summary(report),
         error=error,
-        job_id=job_of(request, answers),
+        job_id=job_of(request, gathered),
     )
     files[schema.MANIFEST] = encode_manifest(manifest)
     return manifest, files
@@ -72,17 +73,17 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.format(encode(manifest), indent=1)
 
 
-def job_of(request: CaptureRequest, answers: Iterable[NodeAnswer]) -> str:
+def job_of(request: CaptureRequest, gathered: Iterable[Gathered]) -> str:
     """The job of a capture: the one asked for, else the one that all nodes found, else none."""
-    found = {answer.job_id for answer in answers if answer.job_id}
+    found = {one.answer.job_id for one in gathered if one.answer.job_id}
     return request.job_id or (found.pop() if len(found) == 1 else "")
 
 
-def outcome(answers: Iterable[NodeAnswer]) -> CaptureOutcome:
+def outcome(gathered: Iterable[Gathered]) -> CaptureOutcome:
     """What became of a capture as a whole."""
-    answers = tuple(answers)
-    outcomes = [process.outcome for answer in answers for process in answer.processes]
-    unwell = [answer for answer in answers if answer.outcome != "ok"]
+    gathered = tuple(gathered)
+    outcomes = [process.outcome for one in gathered for process in one.processes]
+    unwell = [one for one in gathered if one.answer.outcome != "ok"]
     if not outcomes:
         return "failed" if unwell else "empty"
     return "complete" if not unwell and all(one == "ok" for one in outcomes) else "partial"
@@ -94,20 +95,11 @@ def write_folder(folder: Path, files: dict[str, bytes]) -> None:
         raise FileExistsError(f"{folder} is there already")
 
 
-def encode(value: Any) -> bytes:
-    """JSON; bytes of a command line or a path that are no UTF-8 become question marks."""
-    try:
-        return msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        plain = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
-        return plain.encode("utf-8", "replace")
-
-
-def _targets(answers: tuple[NodeAnswer, ...]) -> Iterable[Target]:
-    for answer in answers:
-        for process in answer.processes:
+def _targets(gathered: tuple[Gathered, ...]) -> Iterable[Target]:
+    for one in gathered:
+        for process in one.processes:
             yield Target(
-                node=answer.node,
+                node=one.answer.node,
                 pid=process.pid,
                 role=process.role,
                 rank=process.rank,

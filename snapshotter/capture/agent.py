@@ -174,7 +174,7 @@ def create_app(
             return busy
         seconds = round(time.monotonic() - started, 3)
         audit("capture_taken", node=node, **facts, processes=_outcomes(answer), seconds=seconds)
-        return _json(wire.encode(answer))
+        return _json(wire.reply(answer, order))
 
     @app.errorhandler(HTTPException)
     def explain(error: HTTPException) -> ResponseReturnValue:

@@ -22,6 +22,8 @@ from snapshotter.capture.inventory import Agent
 from snapshotter.capture.neterror import why
 from snapshotter.capture.node import Progress
 from snapshotter.capture.wire import AnswerReader, NotAnAnswer, Order
+from snapshotter.encoding import encode
+from snapshotter.gathered import Gathered
 from snapshotter.stacks.model import NodeAnswer, Outcome
 
 log = logging.getLogger(__name__)
@@ -67,7 +69,7 @@ class AgentClient:
         self._context = None if tls is None else _context(tls)
         self._server_name = None if tls is None else tls.server_name
 
-    def ask(self, agent: Agent, order: Order, reader: AnswerReader, *, deadline: float) -> NodeAnswer:
+    def ask(self, agent: Agent, order: Order, reader: AnswerReader, *, deadline: float) -> Gathered:
         """One node's answer, checked. Raises AgentFailure. `deadline`: seconds from now."""
         status, body = self._post(agent, order, time.monotonic() + deadline)
         if status in (401, 403):
@@ -82,11 +84,11 @@ class AgentClient:
                 "error", f"the agent at {agent.address} answered {status}{said and f': {said}'}{hint}"
             )
         try:
-            answer = reader.decode(body)
-            wire.check(answer, node=agent.node, job_id=order.job_id)
+            gathered = reader.read(body)
+            wire.check(gathered, node=agent.node, job_id=order.job_id)
         except NotAnAnswer as error:
             raise AgentFailure("error", f"the answer of {agent.address} cannot be used: {error}") from error
-        return answer
+        return gathered
 
     def _post(self, agent: Agent, order: Order, end: float) -> tuple[int, bytes]:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "gzip"}
@@ -99,7 +101,7 @@ class AgentClient:
             reply = pool.request(
                 "POST",
                 "/api/v1/capture",
-                body=wire.encode(order),
+                body=encode(order),
                 headers=headers,
                 timeout=urllib3.Timeout(connect=min(_CONNECT_LIMIT, left), read=left),
                 retries=False,
@@ -168,7 +170,7 @@ def _read(reply: urllib3.BaseHTTPResponse, end: float) -> bytes:
 
 def capture_job(
     agents: Sequence[Agent],
-    ask: Callable[[Agent, float], NodeAnswer],
+    ask: Callable[[Agent, float], Gathered],
     *,
     job_id: str,
     node_deadline: float = 75.0,
@@ -177,7 +179,7 @@ def capture_job(
     patience: float = 0.0,
     progress: Callable[[Progress], None] = lambda step: None,
     now: Callable[[], float] = time.time,
-) -> tuple[NodeAnswer, ...]:
+) -> tuple[Gathered, ...]:
     """Ask every agent at the same time; one answer for each, in order. Never raises for what an agent does.
 
     `ask` puts the question to one agent within so many seconds, and raises AgentFailure; one that is
@@ -188,8 +190,8 @@ def capture_job(
     lock = threading.Lock()
     done = 0
 
-    def failed(agent: Agent, outcome: Outcome, reason: str) -> NodeAnswer:
-        return NodeAnswer(
+    def failed(agent: Agent, outcome: Outcome, reason: str) -> Gathered:
+        answer = NodeAnswer(
             node=agent.name,
             outcome=outcome,
             started_at=started,
@@ -198,34 +200,36 @@ def capture_job(
             error=reason,
             expected_ranks=agent.ranks,
         )
+        return Gathered.of(answer)
 
-    def put(agent: Agent) -> NodeAnswer:
+    def put(agent: Agent) -> Gathered:
         nonlocal done
         try:
-            answer = _patiently(ask, agent, node_deadline, patience)
+            gathered = _patiently(ask, agent, node_deadline, patience)
         except AgentFailure as failure:
-            answer = failed(agent, failure.outcome, str(failure))
+            gathered = failed(agent, failure.outcome, str(failure))
         except Exception as error:
             # A fault of ours in reading one answer must not cost the others.
             log.exception("asking the agent at %s failed", agent.address)
-            answer = failed(agent, "error", f"asking {agent.address} failed: {error}")
+            gathered = failed(agent, "error", f"asking {agent.address} failed: {error}")
         with lock:
             done += 1
             try:
-                progress(Progress(answer.node, "nodes", done, len(agents)))
+                progress(Progress(gathered.answer.node, "nodes", done, len(agents)))
             except Exception:  # telling is no reason to fail
                 log.exception("progress could not be told")
-        return answer
+        return gathered
 
     limit = node_deadline + patience + 2 * _CONNECT_LIMIT
-    answers = run_all(put, agents, at_once=at_once, limit=limit, total=total_deadline)
-    complete: list[NodeAnswer] = []
+    arrived = run_all(put, agents, at_once=at_once, limit=limit, total=total_deadline)
+    complete: list[Gathered] = []
     places: dict[str, Agent] = {}
-    for agent, answer in zip(agents, answers, strict=True):
-        if answer is None:
+    for agent, gathered in zip(agents, arrived, strict=True):
+        if gathered is None:
             reason = f"the agent at {agent.address} gave no answer in time"
             complete.append(failed(agent, "timeout", reason))
             continue
+        answer = gathered.answer
         if answer.outcome == "ok" and answer.node in places:
             other = places[answer.node].address
             reason = f"{agent.address} calls itself {answer.node}, as {other} does already"
@@ -233,16 +237,15 @@ def capture_job(
             continue
         if answer.outcome == "ok":
             places[answer.node] = agent
-            held = {process.rank for process in answer.processes}
-            lost = {rank for rank in agent.ranks if rank not in held} | set(answer.expected_ranks)
-            answer = replace(answer, expected_ranks=tuple(sorted(lost)))
-        complete.append(answer)
+            held = {process.rank for process in gathered.processes}
+            gathered = gathered.expecting({*agent.ranks} - held | {*answer.expected_ranks})
+        complete.append(gathered)
     return tuple(complete)
 
 
 def _patiently(
-    ask: Callable[[Agent, float], NodeAnswer], agent: Agent, deadline: float, patience: float
-) -> NodeAnswer:
+    ask: Callable[[Agent, float], Gathered], agent: Agent, deadline: float, patience: float
+) -> Gathered:
     until = time.monotonic() + patience
     while True:
         try:

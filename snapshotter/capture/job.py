@@ -19,7 +19,10 @@ from snapshotter.capture.node import Progress
 from snapshotter.capture.prometheus import Prometheus
 from snapshotter.capture.wire import AnswerReader, Order
 from snapshotter.config import AgentsConfig, Config
+from snapshotter.gathered import Gathered
+from snapshotter.stacks.digest import digest
 from snapshotter.stacks.model import NodeAnswer
+from snapshotter.stacks.premerge import digest_trees
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +51,7 @@ class JobCapturer:
         agents: Sequence[Agent] | None = None,
         native_frames: bool = False,
         progress: Callable[[Progress], None] = lambda step: None,
-    ) -> tuple[NodeAnswer, ...]:
+    ) -> tuple[Gathered, ...]:
         """One answer of each node; job_id empty: whatever trains. `agents` given: those and no others.
 
         Raises ConfigError, PySpyMissing.
@@ -66,22 +69,23 @@ class JobCapturer:
             deadline=float(config.capture.node_timeout),
             native_frames=native_frames or config.capture.native_frames,
             ask_nccl=config.capture.ask_nccl,
+            with_tree=True,
         )
         end = time.monotonic() + config.agents.total_timeout
         unclear = config.capture.native_when_unclear and not order.native_frames
         if not found.agents:
             local = self.local()
             answer = local.capture(order, progress)
-            return (with_native_frames(local, order, answer) if unclear else answer,)
+            return (Gathered.of(with_native_frames(local, order, answer) if unclear else answer),)
         client = _client(config.agents, self.read_token)
         reader = AnswerReader()
         to_ask = _asks_nccl(found.agents)
         quiet = msgspec.structs.replace(order, ask_nccl=False)
 
-        def ask(agent: Agent, deadline: float) -> NodeAnswer:
+        def ask(agent: Agent, deadline: float) -> Gathered:
             return client.ask(agent, order if agent in to_ask else quiet, reader, deadline=deadline)
 
-        answers = capture_job(
+        gathered = capture_job(
             found.agents,
             ask,
             job_id=job_id,
@@ -92,12 +96,12 @@ class JobCapturer:
             now=self.now,
         )
         if not unclear:
-            return answers
+            return gathered
 
-        def ask_native(agent: Agent, order: Order, deadline: float) -> NodeAnswer:
+        def ask_native(agent: Agent, order: Order, deadline: float) -> Gathered:
             return client.ask(agent, order, reader, deadline=deadline)
 
-        return _with_native_frames(found.agents, answers, order, ask_native, end)
+        return _with_native_frames(found.agents, gathered, order, ask_native, end)
 
     def inventory(self, job_id: str) -> Inventory:
         """The agents of a job's nodes. Raises ConfigError for a token that cannot be read."""
@@ -120,7 +124,7 @@ def with_native_frames(
     local: LocalNode, order: Order, answer: NodeAnswer, pids: Sequence[int] = ()
 ) -> NodeAnswer:
     """This node's answer with C frames where Python's do not tell what a hang is."""
-    wanted = native.wanted(order.job_id, (answer,))
+    wanted = native.wanted(order.job_id, digest([answer]))
     if not wanted:
         return answer
     again = _native_order(order, tuple(one.pid for one in wanted), _NATIVE_TIME)
@@ -129,20 +133,20 @@ def with_native_frames(
 
 def _with_native_frames(
     agents: Sequence[Agent],
-    answers: tuple[NodeAnswer, ...],
+    gathered: tuple[Gathered, ...],
     order: Order,
-    ask: Callable[[Agent, Order, float], NodeAnswer],
+    ask: Callable[[Agent, Order, float], Gathered],
     end: float,
-) -> tuple[NodeAnswer, ...]:
+) -> tuple[Gathered, ...]:
     """The same for all nodes, of outliers and one representative of each class, until `end` at most."""
     left = min(_NATIVE_TIME + _ANSWER_MARGIN, end - time.monotonic())
     if left < _ANSWER_MARGIN:
-        return answers
+        return gathered
     pids: dict[str, list[int]] = {}
-    for one in native.wanted(order.job_id, answers):
-        pids.setdefault(one.node, []).append(one.pid)
+    for process in native.wanted(order.job_id, digest_trees(one.tree for one in gathered)):
+        pids.setdefault(process.node, []).append(process.pid)
     places = {
-        answer.node: agent for agent, answer in zip(agents, answers, strict=True) if answer.node in pids
+        one.answer.node: agent for agent, one in zip(agents, gathered, strict=True) if one.answer.node in pids
     }
     orders = {
         places[node]: _native_order(order, tuple(its), left - _ANSWER_MARGIN / 2)
@@ -155,10 +159,17 @@ def _with_native_frames(
         node_deadline=left,
         total_deadline=left,
     )
-    for failed in (one for one in extra if one.outcome != "ok"):
+    for failed in (one.answer for one in extra if one.answer.outcome != "ok"):
         log.warning("no native frames of %s: %s", failed.node, failed.error)
-    later = {one.node: one for one in extra if one.outcome == "ok"}
-    return tuple(native.merged(one, later[one.node]) if one.node in later else one for one in answers)
+    later = {one.answer.node: one for one in extra if one.answer.outcome == "ok"}
+    return tuple(
+        _merged(one, later[one.answer.node]) if one.answer.node in later else one for one in gathered
+    )
+
+
+def _merged(one: Gathered, later: Gathered) -> Gathered:
+    whole = Gathered.of(native.merged(one.whole(), later.whole()))
+    return whole.expecting(one.answer.expected_ranks)
 
 
 def _native_order(order: Order, pids: tuple[int, ...], deadline: float) -> Order:

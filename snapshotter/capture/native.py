@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from snapshotter.stacks import rankset, report
-from snapshotter.stacks.model import JobCapture, NodeAnswer, Process, Thread
+from snapshotter.stacks.digest import Digest, ProcessFacts
+from snapshotter.stacks.model import NodeAnswer, Process, Thread
 
 _MOST = 16  # processes of a round; each is stopped for 0.1 s, with PyTorch's libraries more than 1 s
 # Causes of which the innermost Python frame says no more than that.
 _UNTOLD = frozenset({"compute", "unknown"})
 
 
-def chosen(processes: Iterable[Process], outliers: int = rankset.EMPTY) -> tuple[Process, ...]:
+def chosen(processes: Iterable[ProcessFacts], outliers: int = rankset.EMPTY) -> tuple[ProcessFacts, ...]:
     """One process of the largest class and one of each other, then `outliers`, then the rest but the largest.
 
     At most 16, trainers alone, and only what was read and is not in state D or stopped: py-spy has to stop a
     process to see its C frames. `outliers`: ranks that are known to be, as a bit set.
     """
-    classes: dict[object, list[Process]] = {}
+    classes: dict[object, list[ProcessFacts]] = {}
     for process in processes:
-        sample = process.samples[-1] if process.samples else None
         if (
             process.role != "trainer"
-            or sample is None
-            or sample.outcome != "ok"
-            or sample.state in tuple("DTt")
+            or not process.threads
+            or process.last_outcome != "ok"
+            or process.states[-1:] in (("D",), ("T",), ("t",))
         ):
             continue
-        main = next((one for one in sample.threads if one.os_thread_id == process.pid), None)
-        classes.setdefault(main and main.frames, []).append(process)
+        stack = process.stack if process.later_stack is None else process.later_stack
+        classes.setdefault(stack, []).append(process)
     by_rarity = sorted(classes.values(), key=len)
     ordered = [group[0] for group in (*by_rarity[-1:], *by_rarity[:-1])]
     ordered += [one for group in by_rarity for one in group if _is_in(one.rank, outliers)]
@@ -38,21 +38,21 @@ def chosen(processes: Iterable[Process], outliers: int = rankset.EMPTY) -> tuple
     return tuple({(one.node, one.pid): one for one in ordered}.values())[:_MOST]
 
 
-def wanted(job_id: str, answers: Sequence[NodeAnswer]) -> tuple[Process, ...]:
+def wanted(job_id: str, digest: Digest) -> tuple[ProcessFacts, ...]:
     """The processes whose C frames are needed, as Python's alone do not tell what a hang is; else none.
 
     Needed they are where the verdict is undetermined, where the culprits are in native code or in nobody knows
     what, and where all alike are in the same code of the job's own.
     """
-    if not any(process.rank is not None for answer in answers for process in answer.processes):
+    if not any(process.rank is not None for process in digest.processes):
         return ()
-    verdict = report.analyse(JobCapture(job_id, tuple(answers)), at=0.0).verdict
+    verdict = report.analyse_digest(digest, job_id=job_id, at=0.0).verdict
     if verdict.hung is False or verdict.scope == "none":
         return ()
     alike = verdict.scope == "global" and verdict.cause == "application"
     if verdict.scope != "undetermined" and verdict.cause not in _UNTOLD and not alike:
         return ()
-    return chosen((process for answer in answers for process in answer.processes), verdict.culprit_ranks)
+    return chosen(digest.processes, verdict.culprit_ranks)
 
 
 def with_native(process: Process, threads: tuple[Thread, ...], pause: float | None) -> Process:

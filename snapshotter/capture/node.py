@@ -20,6 +20,7 @@ from snapshotter.capture.privacy import allowed_environment, mask_command_line
 from snapshotter.capture.pyspy import Dump, PySpy
 from snapshotter.capture.rasfacts import RasFacts
 from snapshotter.capture.sampling import Sampler
+from snapshotter.stacks.digest import Digester
 from snapshotter.stacks.model import NcclAnswer, NodeAnswer, Outcome, Process, Sample
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ def capture_node(
             sleep(max(0.0, rest))
     processes = tuple(_process(target, node, its, side) for target, its in zip(chosen, taken, strict=True))
     if native_frames:
-        dumps = _read_native(pyspy, native.chosen(processes), end)
+        dumps = _read_native(pyspy, _worth_native(processes), end)
         processes = tuple(_with_native(one, dumps.get(one.pid)) for one in processes)
     ras = _ras(nccl, end)
     return NodeAnswer(
@@ -174,6 +175,14 @@ def _describe(
 
     first = [(target, samples[0]) for target, samples in zip(chosen, taken, strict=True)]
     run_all(describe, first, at_once=4, limit=_SIDE_LIMIT, total=2 * _SIDE_LIMIT)
+
+
+def _worth_native(processes: Sequence[Process]) -> list[Process]:
+    digester = Digester()
+    for process in processes:
+        digester.add_process(process)
+    by_pid = {process.pid: process for process in processes}
+    return [by_pid[one.pid] for one in native.chosen(digester.digest.processes)]
 
 
 def _read_native(pyspy: PySpy, processes: Sequence[Process], end: float) -> dict[int, Dump]:

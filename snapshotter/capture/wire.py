@@ -1,25 +1,38 @@
 """What travels between the service and an agent: an order, and the answer of a node, both JSON.
 
+An order that wants the answer merged, too, gets `{"answer": …, "tree": …}`; without it, and from an agent that
+does not know of trees, comes the answer alone.
+
 An answer is checked before anything is built on it: the agent of a node may be of another version, broken,
-or somebody else. Equal stacks become one object, as thousands of ranks have few different ones.
+or somebody else. Its tree is believed of the processes in the answer, and of nothing else.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from snapshotter.encoding import encode
+from snapshotter.gathered import Gathered, pack
+from snapshotter.stacks import premerge
 from snapshotter.stacks.model import Frame, NodeAnswer, Process, Sample, Thread
+from snapshotter.stacks.premerge import GroupPart, NodeTree, ProcessPart
 from snapshotter.stacks.rankset import MAX_RANK
+
+log = logging.getLogger(__name__)
 
 LARGEST_ORDER = 64 * 1024  # bytes
 LARGEST_ANSWER = 256 * 1024 * 1024  # bytes, uncompressed
 _SCHEMA_VERSION = 1
 _MOST_PROCESSES = 16384
+_SMALLEST_FRAME = 32  # bytes of JSON
+
+T = TypeVar("T")
 
 
 class NotAnAnswer(ValueError):
@@ -38,6 +51,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     native_frames: bool = False
     native_pids: tuple[int, ...] = ()  # the C frames of these, and nothing else
     ask_nccl: bool = True
+    with_tree: bool = False  # the answer merged, beside it
 
 
 def decode_order(data: bytes) -> Order:
@@ -58,28 +72,88 @@ def decode_order(data: bytes) -> Order:
     return order
 
 
-def encode(message: Order | NodeAnswer) -> bytes:
-    return msgspec.json.encode(message)
+class _Reply(msgspec.Struct):
+    answer: msgspec.Raw = msgspec.Raw()
+    tree: msgspec.Raw = msgspec.Raw()
+
+
+class _Tree(msgspec.Struct):
+    """A tree whose tables stay undecoded until they are new: most nodes of a job have the same ones."""
+
+    frames: msgspec.Raw
+    stacks: msgspec.Raw
+    groups: msgspec.Raw
+    processes: tuple[ProcessPart, ...]
+    schema_version: int
+
+
+def reply(answer: NodeAnswer, order: Order) -> bytes:
+    """What an agent says to an order that this is the answer to."""
+    encoded = encode(answer)
+    if not order.with_tree:
+        return encoded
+    tree = dataclasses.replace(premerge.premerge(answer), answers=())
+    return msgspec.json.encode(_Reply(msgspec.Raw(encoded), msgspec.Raw(encode(tree))))
 
 
 class AnswerReader:
-    """Decodes the answers of one capture; safe to use from many threads."""
+    """Reads what agents say to one order; safe to use from many threads. Equal stacks become one object."""
 
     def __init__(self) -> None:
         self._stacks: dict[bytes, tuple[Frame, ...]] = {}
+        self._tables: dict[tuple[int, bytes], Any] = {}
 
-    def decode(self, data: bytes) -> NodeAnswer:
-        """Raises NotAnAnswer."""
+    def read(self, data: bytes) -> Gathered:
+        """Raises NotAnAnswer. A tree that is not of the answer it came with is left, and the answer merged."""
         try:
-            return typing.cast(NodeAnswer, self._whole(_DECODER.decode(data), NodeAnswer))
+            said = _REPLY.decode(data)
+            encoded = bytes(said.answer) or data
+            answer = _ANSWER.decode(encoded)
+            for process in answer.processes:
+                for threads in (process.native_threads, *(sample.threads for sample in process.samples)):
+                    for thread in threads:
+                        self._stack(thread.frames)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NotAnAnswer(f"it is no node's answer: {error}") from error
+        if said.tree:
+            try:
+                return Gathered(pack(encoded), self._tree(said.tree, answer, len(encoded)))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+                named = answer.node[:100]
+                log.warning("the tree of %r is refused: %s; its stacks are merged here", named, error)
+        whole = typing.cast(NodeAnswer, self._whole(answer, NodeAnswer))
+        return Gathered(pack(encoded), premerge.premerge(whole))
 
-    def _whole(self, given: Any, kind: type) -> Any:
-        """The dataclass that a mirrored struct stands for."""
+    def _tree(self, raw: msgspec.Raw, answer: Any, size: int) -> NodeTree:
+        """Raises ValueError and msgspec's errors for a tree that cannot be that of `answer`, of `size` bytes."""
+        read = _TREE.decode(raw)
+        if read.schema_version > premerge.SCHEMA_VERSION:
+            raise ValueError("it is of a later version than this program")
+        listed = [_identity(process) for process in answer.processes]
+        if listed != [_identity(part.facts) for part in read.processes]:
+            raise ValueError("it is of other processes than the answer")
+        tree = NodeTree(
+            answers=(typing.cast(NodeAnswer, self._whole(answer, NodeAnswer, processes=())),),
+            frames=self._table(read.frames, _FRAMES),
+            stacks=self._table(read.stacks, _STACKS),
+            groups=self._table(read.groups, _GROUPS),
+            processes=read.processes,
+        )
+        premerge.check(tree, most_frames=size // _SMALLEST_FRAME)
+        return tree
+
+    def _table(self, raw: msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
+        key = id(decoder), bytes(raw)
+        known = self._tables.get(key)
+        if known is None:
+            known = self._tables.setdefault(key, decoder.decode(raw))
+        return typing.cast(T, known)
+
+    def _whole(self, given: Any, kind: type, **instead: Any) -> Any:
+        """The dataclass that a mirrored struct stands for, with some fields other than there."""
         values = []
         for name, inner in _PLANS[kind]:
-            value = getattr(given, name)
+            value = instead[name] if name in instead else getattr(given, name)
             if inner is Frame:
                 value = self._stack(value)
             elif inner is not None:
@@ -95,22 +169,27 @@ class AnswerReader:
         return known
 
 
-def check(answer: NodeAnswer, *, node: str | None, job_id: str) -> None:
+def _identity(process: Any) -> tuple[object, ...]:
+    return process.node, process.pid, process.role, process.rank, process.outcome
+
+
+def check(gathered: Gathered, *, node: str | None, job_id: str) -> None:
     """Raises NotAnAnswer where an answer cannot be that of `node` (None: any) about `job_id` (empty: any)."""
+    answer, processes = gathered.answer, gathered.processes
     problems = (
         (answer.schema_version > _SCHEMA_VERSION, "it is of a later version than this program"),
         (not answer.node, "it names no node"),
         (node is not None and answer.node != node, f"it calls itself {answer.node[:100]!r}"),
         (bool(job_id) and answer.job_id != job_id, f"it speaks of job {answer.job_id[:100]!r}"),
         (answer.finished_at < answer.started_at, "it ended before it began"),
-        (len(answer.processes) > _MOST_PROCESSES, f"it has more than {_MOST_PROCESSES} processes"),
+        (len(processes) > _MOST_PROCESSES, f"it has more than {_MOST_PROCESSES} processes"),
         (not all(0 <= rank <= MAX_RANK for rank in answer.expected_ranks), "it expects impossible ranks"),
-        (len({one.pid for one in answer.processes}) < len(answer.processes), "it has a process twice"),
+        (len({one.pid for one in processes}) < len(processes), "it has a process twice"),
     )
     for wrong, problem in problems:
         if wrong:
             raise NotAnAnswer(problem)
-    for process in answer.processes:
+    for process in processes:
         if process.node != answer.node:
             raise NotAnAnswer(f"it has a process of another node, {process.node[:100]!r}")
         if process.rank is not None and not 0 <= process.rank <= MAX_RANK:
@@ -155,5 +234,9 @@ def _mirror(kind: type) -> type[msgspec.Struct]:
 
 
 _PLANS: dict[type, tuple[tuple[str, type | None], ...]] = {}
-_DECODER = msgspec.json.Decoder(_mirror(NodeAnswer))
+_REPLY = msgspec.json.Decoder(_Reply)
+_ANSWER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_mirror(NodeAnswer))
+_TREE = msgspec.json.Decoder(_Tree)
 _FRAMES = msgspec.json.Decoder(tuple[Frame, ...])
+_STACKS = msgspec.json.Decoder(tuple[tuple[int, ...], ...])
+_GROUPS = msgspec.json.Decoder(tuple[GroupPart, ...])

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 from snapshotter.bundle import schema
 from snapshotter.bundle.reader import Bundle
 from snapshotter.bundle.schema import Manifest
-from snapshotter.bundle.writer import encode
+from snapshotter.encoding import encode
 from snapshotter.extracts import head, rows
 from snapshotter.extracts.merging import merge
 from snapshotter.render.graph import to_data

@@ -52,6 +52,7 @@ class ProcessFacts:
     ] = ()  # (name, wchan) of kernel threads in state D, not the main
     states: tuple[str, ...] = ()  # of the main thread in each sample that knows it
     delta: Delta | None = None  # between the samples
+    pauses: tuple[float, ...] = ()  # seconds that it was kept stopped, of each sample that did so
     motion: Motion = "unknown"  # of the main thread; told by the diagnosis
 
     @property
@@ -200,6 +201,9 @@ class Digester:
         facts.error = facts.error or sample.error
         facts.states = tuple(taken.state for taken in process.samples if taken.state)
         facts.last_outcome = process.samples[-1].outcome
+        facts.pauses = tuple(
+            taken.pause_seconds for taken in process.samples if taken.pause_seconds is not None
+        )
         facts.blocked_threads = tuple(
             (thread.name, thread.wchan or "")
             for thread in sample.kernel_threads

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from snapshotter.stacks.digest import Digest, Digester, ProcessFacts, Stack
 from snapshotter.stacks.model import Frame, NodeAnswer, Role
 
+SCHEMA_VERSION = 1
+
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
@@ -42,7 +44,7 @@ class NodeTree:
     stacks: tuple[tuple[int, ...], ...]
     groups: tuple[GroupPart, ...]
     processes: tuple[ProcessPart, ...]
-    schema_version: int = 1
+    schema_version: int = SCHEMA_VERSION
 
 
 class _Tables:
@@ -85,24 +87,43 @@ def pack(digest: Digest) -> NodeTree:
     return NodeTree(tuple(digest.nodes), tuple(tables.frames), tuple(tables.stacks), groups, processes)
 
 
+def check(tree: NodeTree, *, most_frames: int) -> None:
+    """Raises ValueError where the numbers of a tree do not fit its tables.
+
+    Or where its threads have more than `most_frames` frames, written out: a few numbers can stand for any.
+    """
+    lengths = [len(numbers) for numbers in tree.stacks]
+    _within("frames", (number for numbers in tree.stacks for number in numbers), len(tree.frames))
+    _within("stacks", (group.stack for group in tree.groups), len(lengths))
+    _within("processes", (one for group in tree.groups for one in group.processes), len(tree.processes))
+    for part in tree.processes:
+        _within(
+            "stacks", (part.stack, max(part.later, 0), *(number for _, number in part.others)), len(lengths)
+        )
+    grouped = sum(lengths[group.stack] * len(group.processes) for group in tree.groups)
+    beside = sum(lengths[number] for part in tree.processes for _, number in part.others)
+    if max(grouped, beside) > most_frames:
+        raise ValueError(f"it stands for {max(grouped, beside)} frames, and there are {most_frames} at most")
+
+
+def _within(what: str, numbers: Iterable[int], size: int) -> None:
+    for number in numbers:
+        if not 0 <= number < size:
+            raise ValueError(f"it refers to number {number} of {size} {what}")
+
+
 def add_tree(digester: Digester, tree: NodeTree) -> None:
-    """Take in a node that merged itself. Raises ValueError where its numbers do not fit its tables."""
-    try:
-        stacks = [digester.intern(tuple(tree.frames[n] for n in numbers)) for numbers in tree.stacks]
-        first = len(digester.digest.processes)
-        for part in tree.processes:
-            others = tuple((name, stacks[number]) for name, number in part.others)
-            part.facts.stack = stacks[part.stack]
-            part.facts.later_stack = stacks[part.later] if part.later >= 0 else None
-            part.facts.other_stacks = digester.share(others)
-        for group in tree.groups:
-            numbers = [first + number for number in group.processes if 0 <= number < len(tree.processes)]
-            digester.group(group.role, group.thread, group.main, stacks[group.stack]).processes.extend(
-                numbers
-            )
-    except IndexError as error:
-        nodes = ", ".join(answer.node for answer in tree.answers)
-        raise ValueError(f"the merged tree of {nodes} refers to what it lacks") from error
+    """Take in a node that merged itself; the facts of its processes become the digest's."""
+    stacks = [digester.intern(tuple(tree.frames[n] for n in numbers)) for numbers in tree.stacks]
+    first = len(digester.digest.processes)
+    for part in tree.processes:
+        others = tuple((name, stacks[number]) for name, number in part.others)
+        part.facts.stack = stacks[part.stack]
+        part.facts.later_stack = stacks[part.later] if part.later >= 0 else None
+        part.facts.other_stacks = digester.share(others)
+    for group in tree.groups:
+        members = digester.group(group.role, group.thread, group.main, stacks[group.stack]).processes
+        members.extend(first + number for number in group.processes)
     digester.digest.processes.extend(part.facts for part in tree.processes)
     digester.digest.nodes.extend(tree.answers)
 

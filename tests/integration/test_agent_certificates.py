@@ -71,7 +71,7 @@ def ask(agent: Agent, folder: Path) -> Callable[..., NodeAnswer]:
             "server_name": NAME,
         }
         client = _client(AgentsConfig(tls=True, **(files | changed)), lambda path: "right")  # type: ignore[arg-type]
-        return client.ask(agent, Order(job_id="j"), AnswerReader(), deadline=10)
+        return client.ask(agent, Order(job_id="j"), AnswerReader(), deadline=10).answer
 
     return with_files
 

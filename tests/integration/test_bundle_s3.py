@@ -21,6 +21,7 @@ from snapshotter.bundle.schema import CaptureRequest, new_capture_id
 from snapshotter.bundle.store import BundleStore, open_store
 from snapshotter.config import Config, StorageConfig
 from snapshotter.errors import NotFound
+from snapshotter.gathered import Gathered
 from snapshotter.stacks.model import NcclAnswer, NodeAnswer, Process
 from tests.running import wait_for
 
@@ -76,7 +77,7 @@ def bundle(job_id: str = "llama", *, at: float | None = None) -> tuple[str, dict
     process = Process(7, "gpu-1", "trainer", 3, "ok")
     answer = NodeAnswer("gpu-1", "ok", now, now, job_id, None, (process,), nccl=NcclAnswer("NCCL 2.26\n"))
     report = {"schema_version": 1, "verdict": VERDICT}
-    _, files = writer.build(request, (answer,), report, started_at=now, finished_at=now)
+    _, files = writer.build(request, (Gathered.of(answer),), report, started_at=now, finished_at=now)
     return request.capture_id, files
 
 

@@ -26,7 +26,9 @@ from snapshotter.capture.agent import Memory, Watch, create_app
 from snapshotter.capture.fanout import AgentClient, AgentFailure, Tls, capture_job
 from snapshotter.capture.inventory import Agent
 from snapshotter.capture.node import Progress
-from snapshotter.capture.wire import AnswerReader, Order, encode
+from snapshotter.capture.wire import AnswerReader, Order
+from snapshotter.encoding import encode
+from snapshotter.gathered import Gathered
 from snapshotter.stacks.model import NodeAnswer, Process, Sample
 from tests.running import wait_for
 
@@ -114,7 +116,7 @@ def refusing(node: str) -> Agent:
     return Agent("127.0.0.1", port, node, (9,))
 
 
-def ask_with(client: AgentClient) -> Callable[[Agent, float], NodeAnswer]:
+def ask_with(client: AgentClient) -> Callable[[Agent, float], Gathered]:
     reader = AnswerReader()
     return lambda agent, deadline: client.ask(agent, Order(job_id="job"), reader, deadline=deadline)
 
@@ -151,7 +153,7 @@ def test_what_arrives_in_time_is_the_capture_and_the_rest_is_named(
     steps: list[Progress] = []
 
     began = time.monotonic()
-    answers = capture_job(
+    gathered = capture_job(
         agents,
         ask_with(AgentClient()),
         job_id="job",
@@ -161,7 +163,7 @@ def test_what_arrives_in_time_is_the_capture_and_the_rest_is_named(
     )
 
     assert time.monotonic() - began < 20  # of two that would not end by themselves
-    found = {one.node: one for one in answers}
+    found = {one.answer.node: one.answer for one in gathered}
     assert {node: one.outcome for node, one in found.items()} == {
         "good": "ok",
         "unreachable": "unreachable",
@@ -177,12 +179,11 @@ def test_what_arrives_in_time_is_the_capture_and_the_rest_is_named(
         "not-http": "unreachable",
         "nowhere": "unreachable",
     }
-    assert found["good"].processes[0].rank == 0
+    assert [process.rank for one in gathered for process in one.processes] == [0]
     assert found["good"].expected_ranks == (7, 8)  # Prometheus knew them there, and they have no process
     for node, one in found.items():
         if node != "good":
             assert one.error
-            assert one.processes == ()
     assert found["unreachable"].expected_ranks == (9,)
     assert "busy" in (found["busy"].error or "")
     assert "calls itself 'another'" in (found["lying"].error or "")
@@ -205,7 +206,7 @@ def test_an_agent_that_is_being_restarted_is_waited_for() -> None:
 
     ask = ask_with(AgentClient())
 
-    def note(agent: Agent, deadline: float) -> NodeAnswer:
+    def note(agent: Agent, deadline: float) -> Gathered:
         try:
             return ask(agent, deadline)
         finally:
@@ -215,13 +216,13 @@ def test_an_agent_that_is_being_restarted_is_waited_for() -> None:
     thread.start()
     (found,) = capture_job([agent], note, job_id="job", node_deadline=5.0, patience=15.0)
     thread.join()
-    assert found.outcome == "ok"
+    assert found.answer.outcome == "ok"
     assert len(asked) > 1
 
     # Neither for ever, nor where nobody asked for patience.
     began = time.monotonic()
     (found,) = capture_job([refusing("gone")], ask, job_id="job", node_deadline=5.0, patience=1.5)
-    assert found.outcome == "unreachable"
+    assert found.answer.outcome == "unreachable"
     assert 1.0 <= time.monotonic() - began < 15.0
 
 
@@ -230,8 +231,9 @@ def test_two_addresses_of_one_node_are_counted_once(serve: Callable[..., Agent])
     first, second = capture_job(
         agents, ask_with(AgentClient()), job_id="job", node_deadline=5, total_deadline=10
     )
-    assert (first.node, first.outcome) == ("same", "ok")
-    assert (second.node, second.outcome, second.processes) == (agents[1].address, "error", ())
+    assert (first.answer.node, first.answer.outcome) == ("same", "ok")
+    assert (second.answer.node, second.answer.outcome) == (agents[1].address, "error")
+    assert second.processes == []
 
 
 def test_a_bomb_is_not_unpacked(serve: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +293,7 @@ def test_the_agent_obeys_an_order_with_the_token(
     got = AgentClient(token=TOKEN).ask(agent, order, AnswerReader(), deadline=10)
 
     assert orders == [order]
-    assert got == answer("node-a", kernel_log=("x" * 10_000,))
+    assert got.whole() == answer("node-a", kernel_log=("x" * 10_000,))
     lines = [record.getMessage() for record in caplog.records]
     assert [line.split()[0] for line in lines] == ["capture_started", "capture_taken"]
     for line in lines:
@@ -358,7 +360,7 @@ def test_orders_for_one_job_share_a_capture_and_too_many_jobs_are_refused(
     results: list[NodeAnswer] = []
 
     def ask(job_id: str) -> None:
-        results.append(client.ask(agent, Order(job_id=job_id), AnswerReader(), deadline=20))
+        results.append(client.ask(agent, Order(job_id=job_id), AnswerReader(), deadline=20).answer)
 
     threads = [threading.Thread(target=ask, args=(job,)) for job in ("a", "a", "b", "c", "d")]
     for thread in threads:
@@ -393,7 +395,7 @@ def test_agents_may_want_a_client_certificate(run: Callable[..., RealAgent], tmp
     with_own = Tls(**files, cert_file=str(tmp_path / "client.pem"))
 
     got = AgentClient(token=TOKEN, tls=with_own).ask(agent, Order(), AnswerReader(), deadline=10)
-    assert got.node == "node-a"
+    assert got.answer.node == "node-a"
     for tls in (Tls(**files), Tls()):
         with pytest.raises(AgentFailure) as failure:
             AgentClient(token=TOKEN, tls=tls).ask(agent, Order(), AnswerReader(), deadline=10)
@@ -437,7 +439,10 @@ def test_ranks_that_were_seen_are_remembered_for_a_while() -> None:
         (b"SSH-2.0-OpenSSH_9\r\n", "what answers there does not speak HTTP"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n", "the headers of the answer are too many"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n{", "the answer broke off"),
-        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 9\r\n\r\nnot gzip!", "cannot be unpacked"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 9\r\n\r\nnot gzip!",
+            "cannot be unpacked",
+        ),
         (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n", "answered 302; is this the address"),
     ],
 )

@@ -114,14 +114,14 @@ def test_an_order_reaches_every_node_that_prometheus_knows(
         "job", capture_id="c1", reason="it hangs", requested_by="alertmanager", progress=steps.append
     )
 
-    assert {one.node: one.outcome for one in answers} == {
+    assert {one.answer.node: one.answer.outcome for one in answers} == {
         "node-1": "ok",
         "node-2": "ok",
         "node-3": "ok",
         "node-4": "ok",
         "node-5": "unreachable",
     }
-    assert [one.expected_ranks for one in answers] == [(1,), (2,), (3,), (4,), (5,)]
+    assert [one.answer.expected_ranks for one in answers] == [(1,), (2,), (3,), (4,), (5,)]
     assert [(step.stage, step.done, step.total) for step in steps] == [("nodes", n, 5) for n in range(1, 6)]
     order = nodes.orders["node-2"]
     assert (order.job_id, order.capture_id, order.reason, order.requested_by) == (
@@ -138,11 +138,15 @@ def test_the_static_list_is_asked_where_prometheus_is_down(nodes: Nodes, tmp_pat
     nodes.start(1)
     made = capturer(tmp_path, "http://127.0.0.1:9", nodes.port, nodes=["127.0.0.2", "node-9=127.0.0.1:9"])
     answers = made.capture("job")
-    assert [(one.node, one.outcome) for one in answers] == [("node-1", "ok"), ("node-9", "unreachable")]
+    assert [(one.answer.node, one.answer.outcome) for one in answers] == [
+        ("node-1", "ok"),
+        ("node-9", "unreachable"),
+    ]
 
 
 def test_without_agents_this_node_is_captured(rank: TrainingProcess, tmp_path: Path) -> None:
-    (answer,) = capturer(tmp_path, None, 1).capture(rank.job_id)
+    (gathered,) = capturer(tmp_path, None, 1).capture(rank.job_id)
+    answer = gathered.whole()
     assert (answer.node, answer.outcome, answer.job_id) == ("here", "ok", rank.job_id)
     assert [(one.pid, one.rank, one.outcome) for one in answer.processes] == [(rank.id.pid, 0, "ok")]
     assert answer.nccl is not None

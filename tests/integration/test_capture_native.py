@@ -17,10 +17,12 @@ import pytest
 from cheroot.wsgi import Server
 
 from exporter.procfs import ProcFS
+from snapshotter.analysis import analyser
 from snapshotter.capture.agent import create_app
 from snapshotter.capture.job import JobCapturer
 from snapshotter.capture.local import local_node
-from snapshotter.config import AgentsConfig, CaptureConfig, Config
+from snapshotter.config import AgentsConfig, AnalysisConfig, CaptureConfig, Config
+from snapshotter.gathered import Gathered
 from snapshotter.metrics import Metrics
 from snapshotter.render import text
 from snapshotter.stacks import report
@@ -88,7 +90,7 @@ def settings(*, when_unclear: bool = True, agents: AgentsConfig | None = None) -
     return Config(capture=capture, agents=agents or AgentsConfig())
 
 
-def capture(config: Config) -> tuple[NodeAnswer, ...]:
+def capture(config: Config) -> tuple[Gathered, ...]:
     capturer = JobCapturer(
         lambda: local_node("here", ProcFS(), lambda: config.capture),
         lambda: config,
@@ -98,11 +100,16 @@ def capture(config: Config) -> tuple[NodeAnswer, ...]:
     return capturer.capture(JOB)
 
 
+def whole(gathered: tuple[Gathered, ...]) -> tuple[NodeAnswer, ...]:
+    return tuple(one.whole() for one in gathered)
+
+
 def with_native(answers: tuple[NodeAnswer, ...]) -> list[Process]:
     return [process for answer in answers for process in answer.processes if process.native_threads]
 
 
-def check(answers: tuple[NodeAnswer, ...]) -> Process:
+def check(gathered: tuple[Gathered, ...]) -> Process:
+    answers = whole(gathered)
     (process,) = with_native(answers)  # one represents the class of all
     names = [frame.name for thread in process.native_threads for frame in thread.frames]
     assert any("pause" in name for name in names) and "fused_kernel" in names
@@ -110,7 +117,7 @@ def check(answers: tuple[NodeAnswer, ...]) -> Process:
     pause = process.samples[-1].pause_seconds
     assert pause is not None and pause > 0
     metrics = Metrics(lambda: "")
-    metrics.count_answers(answers)
+    metrics.count_answers(gathered)
     (paused,) = [one for one in metrics.collect() if one.name == "snapshotter_target_pause_seconds"]
     assert [one.value for one in paused.samples if one.name.endswith("_count")] == [1.0]
     return process
@@ -118,9 +125,9 @@ def check(answers: tuple[NodeAnswer, ...]) -> Process:
 
 def test_all_alike_in_native_code_one_of_them_is_read_and_shown(ranks: Ranks) -> None:
     ranks.start("fused_kernel", "fused_kernel", "fused_kernel")
-    answers = capture(settings())
-    process = check(answers)
-    for_people = text.render(report.analyse(JobCapture(JOB, answers), at=0.0))
+    gathered = capture(settings())
+    process = check(gathered)
+    for_people = text.render(analyser(AnalysisConfig()).report(JOB, [one.tree for one in gathered], 0.0))
     assert "With native frames (1)" in for_people and "pause" in for_people.partition("With native")[2]
     view = show(process, Choice())
     assert any("pause" in frame.function and frame.foreign for frame in view.native_threads[0].frames)
@@ -148,12 +155,12 @@ def test_through_an_agent_too(ranks: Ranks, tmp_path: Path) -> None:
 
 def test_not_where_it_is_switched_off(ranks: Ranks) -> None:
     ranks.start("fused_kernel")
-    assert with_native(capture(settings(when_unclear=False))) == []
+    assert with_native(whole(capture(settings(when_unclear=False)))) == []
 
 
 def test_not_of_a_job_that_moves(ranks: Ranks) -> None:
     ranks.start("moving", "moving")
-    answers = capture(settings())
+    answers = whole(capture(settings()))
     assert report.analyse(JobCapture(JOB, answers), at=0.0).verdict.hung is False
     assert with_native(answers) == []
 
@@ -166,7 +173,7 @@ def test_never_of_a_process_that_is_stopped(ranks: Ranks) -> None:
     while (stat := ProcFS().stat(stopped.pid)).state != "T":  # type: ignore[union-attr]
         assert time.monotonic() < deadline, stat
     try:
-        read = with_native(capture(settings()))
+        read = with_native(whole(capture(settings())))
     finally:
         stopped.send_signal(signal.SIGCONT)
     assert stopped.pid not in [one.pid for one in read]

@@ -24,6 +24,7 @@ from snapshotter.bundle.schema import AlertInfo, CaptureRequest
 from snapshotter.bundle.store import BundleStore
 from snapshotter.config import Config, IncidentConfig, ScheduleConfig, StorageConfig
 from snapshotter.errors import CannotStore
+from snapshotter.gathered import Gathered
 from snapshotter.incidents import AlertEvent
 from snapshotter.metrics import Metrics
 from snapshotter.stacks.model import NodeAnswer, Process
@@ -122,9 +123,9 @@ def make(tmp_path: Path) -> Iterator[Make]:
         metrics = Metrics(lambda: "http://localhost", now=clock)
         world: World
 
-        def capture(request: CaptureRequest, progress: Callable[[str], None]) -> tuple[NodeAnswer, ...]:
+        def capture(request: CaptureRequest, progress: Callable[[str], None]) -> tuple[Gathered, ...]:
             world.captured.append(request)
-            return world.capture(request)
+            return tuple(map(Gathered.of, world.capture(request)))
 
         tasks = Tasks(
             lambda: settings[0],
@@ -134,7 +135,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
             metrics,
             owner=name,
             capture=capture,
-            analyse=lambda capture, at: {"schema_version": 1, "verdict": VERDICT},
+            analyse=lambda job_id, trees, at: {"schema_version": 1, "verdict": VERDICT},
             now=clock,
             store_retries=(0.0, 0.0),
         )
@@ -656,7 +657,7 @@ def test_the_periodic_tasks_are_registered_and_run(make: Make) -> None:
 def test_started_workers_take_captures_of_different_jobs_at_once(tmp_path: Path) -> None:
     together = threading.Barrier(3, timeout=20)
 
-    def capture(request: CaptureRequest, progress: Callable[[str], None]) -> tuple[NodeAnswer, ...]:
+    def capture(request: CaptureRequest, progress: Callable[[str], None]) -> tuple[Gathered, ...]:
         together.wait()
         return ()
 
@@ -670,7 +671,7 @@ def test_started_workers_take_captures_of_different_jobs_at_once(tmp_path: Path)
         Metrics(lambda: ""),
         owner="one",
         capture=capture,
-        analyse=lambda capture, at: {"schema_version": 1, "verdict": VERDICT},
+        analyse=lambda job_id, trees, at: {"schema_version": 1, "verdict": VERDICT},
     )
     tasks.start()
     try:

@@ -20,6 +20,7 @@ from snapshotter.bundle.index import Index
 from snapshotter.bundle.schema import CaptureRequest
 from snapshotter.bundle.store import FolderStore
 from snapshotter.config import Config, IncidentConfig, StorageConfig
+from snapshotter.gathered import Gathered
 from snapshotter.stacks.model import NodeAnswer, Process
 from snapshotter.web.auth import Auth
 
@@ -47,7 +48,7 @@ def main() -> None:
     options = parser.parse_args()
     sys.stdin.close()
 
-    def capture(request: CaptureRequest, progress: Callable[[str], None]) -> tuple[NodeAnswer, ...]:
+    def capture(request: CaptureRequest, progress: Callable[[str], None]) -> tuple[Gathered, ...]:
         progress("asking gpu-1")
         with options.captured.open("a") as file:
             file.write(f"{request.capture_id} {request.job_id}\n")
@@ -55,9 +56,10 @@ def main() -> None:
             die()
         time.sleep(options.capture_seconds)
         process = Process(1, "gpu-1", "trainer", 0, "ok")
-        return (NodeAnswer("gpu-1", "ok", 1.0, 2.0, job_id=request.job_id, processes=(process,)),)
+        answer = NodeAnswer("gpu-1", "ok", 1.0, 2.0, job_id=request.job_id, processes=(process,))
+        return (Gathered.of(answer),)
 
-    def analyse(capture: Any, at: float) -> dict[str, Any]:
+    def analyse(job_id: str, trees: object, at: float) -> dict[str, Any]:
         if options.die_at == "analysing":
             die()
         return {"schema_version": 1, "verdict": VERDICT}

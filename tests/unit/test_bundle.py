@@ -20,6 +20,7 @@ from snapshotter.bundle import reader, schema, writer
 from snapshotter.bundle.schema import CaptureRequest, Manifest
 from snapshotter.bundle.store import BundleStore, FolderStore, ObjectStore, open_store
 from snapshotter.errors import BundleError, NotFound
+from snapshotter.gathered import Gathered
 from snapshotter.stacks.model import Frame, NcclAnswer, NodeAnswer, Process, Sample, Thread
 
 REPORT: dict[str, Any] = {
@@ -53,7 +54,8 @@ def node(name: str = "gpu-1", outcome: Any = "ok", process: Any = "ok", **more: 
 def build(
     *answers: NodeAnswer, report: dict[str, Any] | None = REPORT, **more: Any
 ) -> tuple[Manifest, dict[str, bytes]]:
-    return writer.build(request(**more), answers, report, started_at=1.0, finished_at=2.0)
+    gathered = tuple(map(Gathered.of, answers))
+    return writer.build(request(**more), gathered, report, started_at=1.0, finished_at=2.0)
 
 
 @pytest.fixture(params=["folder", "memory"])

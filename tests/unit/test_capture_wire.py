@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshotter.capture.wire import AnswerReader, NotAnAnswer, Order, check, decode_order, encode
+from snapshotter.capture.wire import AnswerReader, NotAnAnswer, Order, check, decode_order, reply
+from snapshotter.encoding import encode
+from snapshotter.gathered import Gathered
 from snapshotter.stacks.model import (
     Counters,
     Frame,
@@ -27,14 +30,22 @@ def process(pid: int, rank: int | None = 0) -> Process:
     sample = Sample(
         1.5,
         "ok",
-        threads=(thread, thread),
+        threads=(thread, replace(thread, thread_id=2)),
         state="S",
         kernel_stack=("a", "b"),
         counters=Counters(cpu_seconds=2.5),
         kernel_threads=(KernelThread(pid, "python", "S"),),
         pause_seconds=0.01,
     )
-    return Process(pid, "n1", "trainer", rank, "ok", environment={"RANK": "0"}, samples=(sample, sample))
+    return Process(
+        pid,
+        "n1",
+        "trainer",
+        rank,
+        "ok",
+        environment={"RANK": "0"},
+        samples=(sample, replace(sample, taken_at=2.5)),
+    )
 
 
 ANSWER = NodeAnswer(
@@ -51,27 +62,75 @@ ANSWER = NodeAnswer(
 
 
 def test_an_answer_comes_back_as_it_was() -> None:
-    assert AnswerReader().decode(encode(ANSWER)) == ANSWER
+    for order in (Order(), Order(with_tree=True)):
+        got = AnswerReader().read(reply(ANSWER, order))
+        assert got == Gathered.of(ANSWER)
+        assert got.whole() == ANSWER
+        assert got.answer == replace(ANSWER, processes=())
 
 
-def test_equal_stacks_are_one_object_across_answers() -> None:
+def test_an_agent_that_knows_no_trees_and_a_snapshotter_that_asks_for_none() -> None:
+    assert reply(ANSWER, decode_order(b'{"job_id": "job"}')) == encode(ANSWER)
+    assert AnswerReader().read(encode(ANSWER)) == AnswerReader().read(reply(ANSWER, Order(with_tree=True)))
+
+
+def test_equal_tables_are_one_object_across_nodes() -> None:
     reader = AnswerReader()
-    stacks = [
-        thread.frames
-        for answer in (reader.decode(encode(ANSWER)), reader.decode(encode(ANSWER)))
-        for one in answer.processes
-        for sample in one.samples
-        for thread in sample.threads
-    ]
-    assert len(stacks) == 24
-    assert len({id(stack) for stack in stacks}) == 1
+    first, second = (reader.read(reply(one, Order(with_tree=True))).tree for one in (ANSWER, ANSWER))
+    assert first.frames is second.frames
+    assert first.stacks is second.stacks
+    assert first.groups is second.groups
+
+
+def twisted(**changes: Any) -> bytes:
+    """A reply whose tree has other fields than those of its answer."""
+    data = msgspec.json.decode(reply(ANSWER, Order(with_tree=True)))
+    tree = data["tree"]
+    for path, value in changes.items():
+        *way, last = (int(one) if one.isdigit() else one for one in path.split("__"))
+        holder = tree
+        for key in way:
+            holder = holder[key]
+        holder[last] = value
+    return msgspec.json.encode(data)
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        (twisted(processes__0__facts__rank=5), "other processes"),
+        (twisted(processes__0__facts__node="n2"), "other processes"),
+        (twisted(processes__0__facts__pid=99), "other processes"),
+        (twisted(processes=[]), "other processes"),
+        (twisted(stacks__0=[0, 9]), "number 9 of 2 frames"),
+        (twisted(stacks__0=[-1]), "number -1 of 2 frames"),
+        (twisted(groups__0__stack=7), "number 7 of 1 stacks"),
+        (twisted(groups__0__processes=[0, 3]), "number 3 of 3 processes"),
+        (twisted(groups__0__processes=[-1]), "number -1 of 3 processes"),
+        (twisted(processes__0__stack=-1), "number -1 of 1 stacks"),
+        (twisted(processes__0__later=2), "number 2 of 1 stacks"),
+        (twisted(processes__0__others=[["t", 2]]), "number 2 of 1 stacks"),
+        (twisted(stacks__0=[0] * 1_000_000, groups__0__processes=[0] * 1000), "1003000000 frames"),
+        (twisted(stacks__0=[0] * 100_000, processes__0__others=[["t", 0]] * 1000), "100200000 frames"),
+        (twisted(frames=[[]]), "Expected"),
+        (twisted(processes="none"), "Expected"),
+        (twisted(schema_version=99), "later version"),
+    ],
+)
+def test_a_tree_that_is_not_of_its_answer_is_refused_and_the_answer_counts(
+    reply: bytes, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert AnswerReader().read(reply) == Gathered.of(ANSWER)
+    (line,) = caplog.messages
+    assert line.startswith("the tree of 'n1' is refused: ")
+    assert problem in line
 
 
 def test_fields_of_later_versions_are_ignored_and_missing_ones_have_their_defaults() -> None:
     data = msgspec.json.decode(encode(ANSWER))
     data["later"] = {"x": 1}
     del data["kernel_log"], data["processes"][0]["samples"][0]["threads"]
-    answer = AnswerReader().decode(msgspec.json.encode(data))
+    answer = AnswerReader().read(msgspec.json.encode(data)).whole()
     assert answer.kernel_log == ()
     assert answer.processes[0].samples[0].threads == ()
 
@@ -83,6 +142,8 @@ def test_fields_of_later_versions_are_ignored_and_missing_ones_have_their_defaul
         b"[]",
         b'{"node": "n1"}',
         encode(ANSWER)[:-10],
+        reply(ANSWER, Order(with_tree=True))[:-10],
+        b'{"answer": {}, "tree": {}}',
         encode(ANSWER).replace(b'"ok"', b'"fine"'),
         encode(ANSWER).replace(b'"line":7', b'"line":"7"'),
         b"\xff\xfe",
@@ -91,13 +152,13 @@ def test_fields_of_later_versions_are_ignored_and_missing_ones_have_their_defaul
 )
 def test_what_is_no_answer_is_refused(data: bytes) -> None:
     with pytest.raises(NotAnAnswer):
-        AnswerReader().decode(data)
+        AnswerReader().read(data)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused_in_one_way(data: bytes) -> None:
     with pytest.raises(NotAnAnswer):
-        AnswerReader().decode(data)
+        AnswerReader().read(data)
 
 
 @pytest.mark.parametrize(
@@ -118,12 +179,12 @@ def test_any_bytes_are_refused_in_one_way(data: bytes) -> None:
 )
 def test_answers_that_cannot_be_the_nodes_are_refused(answer: NodeAnswer, problem: str) -> None:
     with pytest.raises(NotAnAnswer, match=problem):
-        check(answer, node="n1", job_id="job")
+        check(Gathered.of(answer), node="n1", job_id="job")
 
 
 def test_a_good_answer_passes_for_any_node_and_job() -> None:
-    check(ANSWER, node="n1", job_id="job")
-    check(ANSWER, node=None, job_id="")
+    check(Gathered.of(ANSWER), node="n1", job_id="job")
+    check(Gathered.of(ANSWER), node=None, job_id="")
 
 
 def test_orders() -> None:

@@ -637,12 +637,6 @@ def test_nodes_that_merged_themselves_give_the_same_report() -> None:
     assert backwards.verdict.culprit_ranks == whole.verdict.culprit_ranks
 
 
-def test_a_merged_tree_that_does_not_fit_is_refused() -> None:
-    tree = premerge(job(waiting()).nodes[0])
-    with pytest.raises(ValueError, match="node-0"):
-        digest_trees([replace(tree, stacks=())])
-
-
 def test_motion_of_every_thread() -> None:
     def one(at: float, part: int) -> Sample:
         shift = (Frame("beat", "/job/beat.py", 20 + part),)

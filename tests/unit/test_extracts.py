@@ -15,6 +15,7 @@ from snapshotter.bundle.reader import Bundle
 from snapshotter.bundle.schema import CaptureRequest, Manifest
 from snapshotter.extracts import head
 from snapshotter.extracts.merging import merge
+from snapshotter.gathered import Gathered
 from snapshotter.render import graph
 from snapshotter.stacks import rankset, report, tree
 from snapshotter.stacks.model import JobCapture, NodeAnswer, Process, Sample
@@ -23,7 +24,9 @@ from snapshotter.stacks.model import JobCapture, NodeAnswer, Process, Sample
 def _stored(capture: JobCapture) -> tuple[Manifest, dict[str, Any], dict[str, bytes]]:
     request = CaptureRequest("20261130T012233Z-000000000000", capture.job_id, "manual", "why", "me", 1.0)
     found = report.to_json(report.analyse(capture, at=7.0))
-    manifest, files = writer.build(request, capture.nodes, found, started_at=1.0, finished_at=2.0)
+    manifest, files = writer.build(
+        request, tuple(map(Gathered.of, capture.nodes)), found, started_at=1.0, finished_at=2.0
+    )
     return manifest, found, files
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,9 +27,10 @@ from exporter.yamlconfig import ConfigError
 from exporter.yamlconfig import parse as parse_yaml
 from snapshotter import alertmanager, config
 from snapshotter.capture.dump import UnreadableDump, looks_whole, parse_dump
-from snapshotter.capture.wire import AnswerReader, NotAnAnswer, check, decode_order
+from snapshotter.capture.wire import AnswerReader, NotAnAnswer, Order, check, decode_order, reply
 from snapshotter.dumps import DumpReader
 from snapshotter.errors import SnapshotterError
+from snapshotter.stacks.model import NodeAnswer
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 LIMIT_SECONDS = 5.0  # of one input of some kilobytes, on a loaded machine
@@ -70,12 +72,14 @@ ORDER = {"job_id": "llama", "capture_id": "c1", "reason": "hang", "requested_by"
 ANSWER = {
     "schema_version": 1,
     "node": "n1",
+    "outcome": "ok",
     "job_id": "llama",
     "started_at": 1.0,
     "finished_at": 2.0,
     "expected_ranks": [0, 1],
     "processes": [{"node": "n1", "pid": 7, "rank": 0, "role": "trainer", "outcome": "ok", "samples": []}],
 }
+REPLY = json.loads(reply(msgspec.convert(ANSWER, NodeAnswer), Order(with_tree=True)))
 RAS = [path.read_bytes()[:6000] for path in sorted((FIXTURES / "nccl" / "transcripts").iterdir())[::3]]
 LOGS = [path.read_bytes()[:4000] for path in sorted((FIXTURES / "logs" / "training").iterdir())[::4]]
 
@@ -222,11 +226,11 @@ def test_order_to_an_agent(data: bytes) -> None:
 
 
 def answered(data: bytes) -> None:
-    check(AnswerReader().decode(data), node="n1", job_id="llama")
+    check(AnswerReader().read(data), node="n1", job_id="llama")
 
 
 @few
-@given(twisted(ANSWER) | damaged([json.dumps(ANSWER).encode()]))
+@given(twisted(ANSWER) | damaged([json.dumps(ANSWER).encode()]) | twisted(REPLY))
 def test_answer_of_an_agent(data: bytes) -> None:
     tried(answered, data, NotAnAnswer)
 

@@ -14,10 +14,11 @@ from flask.testing import FlaskClient
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from snapshotter import app
+from snapshotter.analysis import analyser
 from snapshotter.app import Running
 from snapshotter.bundle.schema import CaptureRequest
-from snapshotter.config import Config
-from snapshotter.stacks import report
+from snapshotter.config import AnalysisConfig, Config
+from snapshotter.gathered import Gathered
 from snapshotter.stacks.model import Frame, NcclAnswer, NodeAnswer, Process, Sample, Thread
 from snapshotter.web.auth import Auth, TokenFile
 from tests import npm
@@ -60,10 +61,10 @@ class Capturer:
     answers: Callable[[CaptureRequest], tuple[NodeAnswer, ...]] = default_answers
     asked: list[CaptureRequest] = field(default_factory=list)
 
-    def __call__(self, request: CaptureRequest, progress: Callable[[str], None]) -> tuple[NodeAnswer, ...]:
+    def __call__(self, request: CaptureRequest, progress: Callable[[str], None]) -> tuple[Gathered, ...]:
         self.asked.append(request)
         progress("2 of 2 nodes")
-        return self.answers(request)
+        return tuple(map(Gathered.of, self.answers(request)))
 
 
 class Clock:
@@ -139,7 +140,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             lambda: given,
             where,
             capture=capturer,
-            analyse=analyse or (lambda capture, at: report.to_json(report.analyse(capture, at=at))),
+            analyse=analyse or analyser(AnalysisConfig()),
             auth=Auth(token, basic_auth=lambda: basic_auth),
             external_url="http://hangscope.example/",
             reload=reload,
