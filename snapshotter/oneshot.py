@@ -21,7 +21,7 @@ from snapshotter.bundle.schema import CaptureRequest
 from snapshotter.capture.inventory import parse_agent
 from snapshotter.capture.job import JobCapturer, with_native_frames
 from snapshotter.capture.local import LocalNode, local_node
-from snapshotter.capture.node import Progress
+from snapshotter.capture.node import Progress, unseen
 from snapshotter.capture.wire import Order
 from snapshotter.config import Config
 from snapshotter.gathered import Gathered
@@ -210,7 +210,7 @@ def _only_job(local: LocalNode) -> str:
         near = "; ".join(f"pid {miss.pid}: {miss.reason}" for miss in scan.near_misses[:3])
         hint = f" ({near})" if near else ""
         raise CannotCapture(
-            f"no training process runs on {scan.node}{hint}: name any Python processes with --pid"
+            f"no training process runs on {scan.node}{hint}{unseen(scan)}: name any Python processes with --pid"
         )
     return jobs[0]
 

@@ -237,9 +237,8 @@ def capture_job(
             continue
         if answer.outcome == "ok":
             places[answer.node] = agent
-            held = {process.rank for process in gathered.processes}
-            gathered = gathered.expecting({*agent.ranks} - held | {*answer.expected_ranks})
-        complete.append(gathered)
+        held = {process.rank for process in gathered.processes}
+        complete.append(gathered.expecting({*agent.ranks} - held | {*answer.expected_ranks}))
     return tuple(complete)
 
 

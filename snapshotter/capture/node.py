@@ -99,6 +99,8 @@ def capture_node(
     if found is None:
         return answer("timeout", f"looking for the training processes of {node} took too long")
     scan, chosen = found
+    if not chosen and scan.denied:
+        return answer("denied", _nothing_found(scan, job_id, node) + unseen(scan))
     job = job_id or (chosen[0].job_id if chosen else "")
     nccl = None if ask_nccl is None or not chosen else Pending(lambda: ask_nccl(scan, job))
 
@@ -298,6 +300,17 @@ def _process(target: TrainingProcess, node: str, samples: Sequence[Sample], side
         open_files=side.open_files.get(target.id.pid, ()),
         error=failed[-1].error if failed else None,
         samples=tuple(samples),
+    )
+
+
+def unseen(scan: Scan) -> str:
+    """The end of a sentence about what a scan did not find: that it may have missed it, and what to do."""
+    if not scan.denied:
+        return ""
+    processes = "1 Python process" if scan.denied == 1 else f"{scan.denied} Python processes"
+    return (
+        f", as far as can be told: {processes} of other users cannot be looked into; "
+        "run as root or with CAP_SYS_PTRACE"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from snapshotter.stacks import rankset, threads
@@ -65,7 +65,7 @@ class Case:
     world: RankSet  # all ranks that there should be
     captured: RankSet  # ranks whose trainer has stacks
     not_captured: tuple[NotCaptured, ...]
-    absent: RankSet  # ranks that a node said should run there, without a process
+    absent: RankSet  # ranks that should run on a node that answered, and have no process there
     activity: Callable[[Stack], Activity]
     read: list[RankView]  # the views of captured ranks, ascending
     waiting: RankSet  # captured ranks that wait for others
@@ -88,15 +88,18 @@ class Case:
         seen = rankset.of(list(ranks))
         read = [view for _, view in sorted(ranks.items()) if view.read]
         captured = rankset.of([view.rank for view in read])
-        expected = [rank for answer in digest.nodes for rank in answer.expected_ranks]
-        absent = rankset.of([rank for rank in expected if 0 <= rank <= rankset.MAX_RANK]) & ~seen
-        world = _world(digest, seen | absent, world_size)
+        expected = [(answer.outcome, _ranks(answer.expected_ranks) & ~seen) for answer in digest.nodes]
+        # A node that gave no answer may have any of its ranks still; only the others know that theirs are gone.
+        unknown = [NotCaptured(outcome, its) for outcome, its in expected if outcome != "ok"]
+        away = rankset.union(part.ranks for part in unknown)
+        absent = rankset.union(its for outcome, its in expected if outcome == "ok") & ~away
+        world = _world(digest, seen | absent | away, world_size)
         missing = [
             NotCaptured(view.trainer.outcome if view.trainer.outcome != "ok" else "error", 1 << rank)
             for rank, view in ranks.items()
             if not view.read
         ]
-        missing.append(NotCaptured(MISSING, world & ~seen))
+        missing += [*unknown, NotCaptured(MISSING, world & ~seen & ~away)]
         return cls(
             digest=digest,
             knowledge=knowledge,
@@ -192,6 +195,10 @@ def _computes(trainer: ProcessFacts) -> bool:
         return _always(trainer, "R")
     # py-spy's word alone: believed of what modules do themselves, not of what they call.
     return trainer.active and trainer.stack[0].name.rsplit(".", 1)[-1] in _OPERATORS
+
+
+def _ranks(numbers: Iterable[int]) -> RankSet:
+    return rankset.of([rank for rank in numbers if 0 <= rank <= rankset.MAX_RANK])
 
 
 def _world(digest: Digest, seen: RankSet, world_size: int | None) -> RankSet:

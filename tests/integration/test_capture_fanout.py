@@ -451,3 +451,10 @@ def test_what_is_no_agent_is_told_in_words(serve: Callable[..., Agent], sent: by
     with pytest.raises(AgentFailure, match=words) as failure:
         AgentClient().ask(agent, Order(job_id="job"), AnswerReader(), deadline=20)
     assert "(" not in str(failure.value)  # nothing of Python's
+
+
+def test_ranks_of_an_agent_that_could_not_look_are_not_forgotten(serve: Callable[..., Agent]) -> None:
+    late = answer("late", outcome="denied", processes=(), error="run as root", job_id="job")
+    agent = serve(says(encode(late)), "late")
+    (gathered,) = capture_job([agent], ask_with(AgentClient()), job_id="job", node_deadline=20)
+    assert (gathered.answer.outcome, gathered.answer.expected_ranks) == ("denied", (7, 8))

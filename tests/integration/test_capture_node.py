@@ -315,6 +315,15 @@ def test_a_job_without_a_process_is_an_answer(start: Callable[..., subprocess.Po
     assert answer.job_id == "job"
 
 
+def test_where_others_processes_cannot_be_looked_into_nobody_is_called_gone() -> None:
+    scan = Scan(1.0, "node-a", (), denied=3)
+    answer = capture_node(lambda: scan, PROCFS, pyspy(), node="node-a", job_id="job")
+    assert answer.outcome == "denied"
+    assert (
+        answer.error is not None and "3 Python processes of other users cannot be looked into" in answer.error
+    )
+
+
 def test_the_job_is_taken_with_descendants_and_without_another_job_below_it(
     start: Callable[..., subprocess.Popen[str]],
 ) -> None:

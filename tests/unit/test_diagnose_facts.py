@@ -73,12 +73,14 @@ def job(processes: list[Process], **answers: Any) -> JobCapture:
         "job",
         tuple(
             NodeAnswer(
-                node,
-                "ok",
-                0,
-                0,
-                processes=tuple(p for p in processes if p.node == node),
-                **answers.get(node, {}),
+                **{
+                    "node": node,
+                    "outcome": "ok",
+                    "started_at": 0,
+                    "finished_at": 0,
+                    "processes": tuple(p for p in processes if p.node == node),
+                    **answers.get(node, {}),
+                }
             )
             for node in nodes
         ),
@@ -166,6 +168,25 @@ def test_a_rank_without_process_on_a_node_that_answered() -> None:
     assert culprits(found) == (True, "local", "process_exit", "5")
     assert found.culprit_nodes == ("node-1",)
     assert rankset.fold(found.not_captured) == "5"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        ("unreachable", "its node did not answer"),
+        ("timeout", "reading it took too long"),
+        ("denied", "reading it was not permitted"),
+        ("error", "reading it failed"),
+    ],
+)
+def test_ranks_of_a_node_without_an_answer_may_live(outcome: str, reason: str) -> None:
+    ranks = [process for process in waiting() if process.rank != 5]
+    away = {"outcome": outcome, "error": "why", "expected_ranks": (5,)}
+    for others in ({}, {"node-1": {"expected_ranks": (5,)}}):  # as where it ran before says, too
+        found = verdict(job(ranks, **{"node-9": away}, **others))
+        assert (found.cause, rankset.fold(found.not_captured)) == ("unknown", "5")
+        assert reason in found.headline
+        assert not any("has no such process" in one.text for one in found.evidence)
 
 
 @pytest.mark.parametrize(
