@@ -45,6 +45,7 @@ class Live:
             lambda: Scan(self.now, "node", ()),
             now=lambda: self.now,
             files=self._files,
+            patience=60.0,  # nothing hangs here, however busy the machine is
         )
 
     def poll(self, seconds: float = 0.5) -> LogState | None:
@@ -452,3 +453,19 @@ def test_a_number_that_is_the_iteration_by_chance_is_not_taken_for_it(live: Live
         )
     state = live.seen()
     assert (state.last_iteration, state.iterations) == (6400, 64)
+
+
+def test_an_evaluation_with_a_bar_like_training_s_is_a_sign_of_life(live: Live) -> None:
+    """Between two epochs another bar runs without a word of what it is about: the limit counts from where it moved."""
+    for step in range(1, 11):
+        live.append(b"\r %d%%|###  | %d/10 [00:01<00:09, 1.0it/s, loss=2.%d]" % (10 * step, step, step))
+        live.seen()
+    live.append(b"\n")
+    for step in range(1, 6):
+        live.append(b"\r %d%%|###  | %d/50 [00:01<00:09, 1.0it/s]" % (2 * step, step))
+        state = live.poll(600)
+    assert state is not None
+    assert state.last_iteration == 10
+    assert state.phase is Phase.EVALUATING
+    assert state.age(live.now) >= 2400
+    assert state.limit.seconds > state.age(live.now)
