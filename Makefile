@@ -32,7 +32,8 @@ run: $(VENV)/.base .system-run ## exporter, snapshotter, Prometheus, Alertmanage
 
 test: $(VENV)/.test .system-run .system-test ## run every test, end to end included
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) $(filter-out tests/integration/ tests/e2e/ tests/faults/ tests/fixtures/ tests/golden/ tests/programs/,$(wildcard tests/*/))
-	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/integration tests/faults tests/e2e
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS) tests/integration
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/faults tests/e2e
 
 lint: $(VENV)/.test ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
