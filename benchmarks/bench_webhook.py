@@ -27,6 +27,7 @@ from exporter import webconfig
 from snapshotter import app, serving
 from snapshotter.bundle.schema import CaptureRequest
 from snapshotter.config import Config
+from snapshotter.gathered import Gathered
 from snapshotter.stacks.model import NodeAnswer
 from snapshotter.web.auth import Auth
 from snapshotter.web.places import THREADS
@@ -144,17 +145,17 @@ def serve(kind: str) -> None:
         return
     taken: set[str] = set()
 
-    def capture(request: CaptureRequest, progress: Callable[[str], None]) -> tuple[NodeAnswer, ...]:
+    def capture(request: CaptureRequest, progress: Callable[[str], None]) -> tuple[Gathered, ...]:
         taken.add(request.capture_id)
         time.sleep(0.5)
-        return (NodeAnswer("gpu-1", "ok", 1.0, 2.0, job_id=request.job_id),)
+        return (Gathered.of(NodeAnswer("gpu-1", "ok", 1.0, 2.0, job_id=request.job_id)),)
 
     with tempfile.TemporaryDirectory(prefix="hangscope-bench-") as folder:
         running = app.start(
             Config,
             Path(folder),
             capture=capture,
-            analyse=lambda capture, at: {"schema_version": 1, "verdict": VERDICT},
+            analyse=lambda job_id, trees, at: {"schema_version": 1, "verdict": VERDICT},
             auth=Auth(None),
             external_url="http://localhost",
             reload=lambda: None,

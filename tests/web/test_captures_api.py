@@ -284,7 +284,7 @@ def test_a_capture_that_fails_says_why(service: Service) -> None:
 
 
 def test_a_capture_whose_analysis_fails_keeps_the_stacks(start: Start) -> None:
-    def broken(capture: Any, at: float) -> dict[str, Any]:
+    def broken(job_id: str, trees: object, at: float) -> dict[str, Any]:
         raise RuntimeError("cannot think")
 
     service = start(analyse=broken)

@@ -252,7 +252,7 @@ def test_a_failed_capture_says_why(service: Any) -> None:
 
 
 def test_without_an_analysis_stacks_and_graph_are_shown(start: Any) -> None:
-    def fail(capture: Any, at: float) -> dict[str, Any]:
+    def fail(job_id: str, trees: object, at: float) -> dict[str, Any]:
         raise ZeroDivisionError("bug")
 
     service = start(analyse=fail)

@@ -18,8 +18,8 @@ from playwright.sync_api import Page, expect
 from benchmarks.imaginary import imaginary_job
 from benchmarks.stored import Site, serve
 from snapshotter.bundle.schema import CaptureRequest
+from snapshotter.gathered import Gathered
 from snapshotter.stacks import rankset
-from snapshotter.stacks.model import NodeAnswer
 from snapshotter.tasks import Progress
 from tests.web.looking import DESKTOP, PHONE, TABS, graph_of, inspect
 
@@ -33,8 +33,8 @@ NAMES = [path.name for path in BUNDLES]
 Visit = Callable[..., Page]
 
 
-def _nobody(request: CaptureRequest, progress: Progress) -> tuple[NodeAnswer, ...]:
-    return imaginary_job(8, job_id=request.job_id).nodes
+def _nobody(request: CaptureRequest, progress: Progress) -> tuple[Gathered, ...]:
+    return tuple(map(Gathered.of, imaginary_job(8, job_id=request.job_id).nodes))
 
 
 @pytest.fixture(scope="module")
