@@ -19,9 +19,9 @@ from playwright.sync_api import expect
 from benchmarks.imaginary import imaginary_job
 from benchmarks.stored import Site, serve
 from snapshotter.bundle.schema import CaptureRequest
+from snapshotter.gathered import Gathered
 from snapshotter.render import flamegraph
 from snapshotter.stacks import report
-from snapshotter.stacks.model import NodeAnswer
 from snapshotter.tasks import Progress
 from tests.web.looking import DESKTOP, PHONE, TABS, frame, graph_of, inspect, width
 
@@ -34,10 +34,10 @@ class SlowCapture:
     def __init__(self) -> None:
         self.may_end = threading.Event()
 
-    def __call__(self, request: CaptureRequest, progress: Progress) -> tuple[NodeAnswer, ...]:
+    def __call__(self, request: CaptureRequest, progress: Progress) -> tuple[Gathered, ...]:
         progress("gpu-node-0: sample 1 of 2: 5 of 16 processes")
         assert self.may_end.wait(60)
-        return imaginary_job(8, job_id=request.job_id).nodes
+        return tuple(map(Gathered.of, imaginary_job(8, job_id=request.job_id).nodes))
 
 
 @pytest.fixture(scope="module")
