@@ -25,6 +25,8 @@ from tests import npm
 from tests.running import wait_for
 from tests.web.looking import DESKTOP
 
+PATIENCE = 100_000  # milliseconds: a busy machine is no fault of the page
+
 
 def rank(number: int, node: str, *functions: str) -> Process:
     """A trainer whose main thread is in `functions`, innermost first."""
@@ -168,7 +170,7 @@ def alert() -> Callable[..., dict[str, Any]]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     executable = shutil.which("chromium") or "/usr/bin/chromium"
-    expect.set_options(timeout=30_000)  # a busy machine is no fault of the page
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         one = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield one
@@ -196,6 +198,7 @@ def visit(browser: Browser, site: Any) -> Iterator[Callable[..., Page]]:
         address: str, size: tuple[int, int] = DESKTOP, *, expect_status: int = 200, **options: Any
     ) -> Page:
         context = browser.new_context(viewport={"width": size[0], "height": size[1]}, **options)
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))

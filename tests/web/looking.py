@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 
 DESKTOP, PHONE = (1280, 900), (390, 844)
 TABS = ("", "/report", "/stacks", "/nccl", "/flamegraph")
-SCREENSHOTS = Path(os.environ.get("HANGSCOPE_SCREENSHOTS") or Path(__file__).parents[2] / ".screenshots")
+SCREENSHOTS = os.environ.get("HANGSCOPE_SCREENSHOTS")  # the folder
 
 
 def graph_of(page: Page) -> Locator:
@@ -31,18 +31,18 @@ def width(locator: Locator) -> float:
 
 
 def inspect(page: Page, axe: str, name: str) -> list[str]:
-    """What is wrong with a page in light and in dark; a screenshot of each is kept as `name` for a person.
+    """What is wrong with a page in light and in dark; a screenshot of each as `name`, where a person wants them.
 
     `axe` is axe-core; what it calls serious or critical is wrong, and so is a page wider than the screen.
     """
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     wrong = []
     if page.evaluate("document.documentElement.scrollWidth - innerWidth") > 0:
         wrong.append(f"{name}: wider than the screen")
     page.evaluate(axe)
     for scheme, options in (("light", "{}"), ("dark", "{runOnly: ['color-contrast']}")):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        page.screenshot(path=str(SCREENSHOTS / f"{name}-{scheme}.png"), full_page=True)
+        if SCREENSHOTS:
+            page.screenshot(path=Path(SCREENSHOTS, f"{name}-{scheme}.png"), full_page=True)
         found = page.evaluate(f"async () => (await axe.run(document, {options})).violations")
         wrong.extend(
             f"{name} {scheme}: {one['id']}: {[node['html'][:200] for node in one['nodes'][:3]]}"

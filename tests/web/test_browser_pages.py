@@ -1,7 +1,7 @@
 """The pages in a real browser: the explorable graph, keyboard, phone, no script, accessibility, large jobs.
 
-Screenshots at desktop and phone widths, light and dark, go to .screenshots or where HANGSCOPE_SCREENSHOTS
-says, for a person to look at.
+With HANGSCOPE_SCREENSHOTS, a folder, there are screenshots at desktop and phone widths, light and dark, for a
+person to look at.
 """
 
 from __future__ import annotations
@@ -219,10 +219,10 @@ def test_a_capture_under_way_becomes_its_verdict(visit: Any, slow: SlowCapture) 
     page.get_by_text("Capture a job now").click()
     page.get_by_label("Reason").fill("trying")
     page.get_by_role("button", name="Capture", exact=True).click()
-    expect(page.get_by_text("5 of 16 processes")).to_be_visible(timeout=20_000)
+    expect(page.get_by_text("5 of 16 processes")).to_be_visible()
     expect(page.locator("progress")).to_have_attribute("value", "5")
     slow.may_end.set()
-    expect(page.locator("h1")).to_contain_text("Rank 7", timeout=20_000)
+    expect(page.locator("h1")).to_contain_text("Rank 7")
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
@@ -258,14 +258,11 @@ def test_ten_thousand_ranks(visit: Any, site: Site) -> None:
         elapsed = time.monotonic() - started
         size = len(page.content())
         assert size < 2_000_000, (tab, size)
-        assert elapsed < 30, (
-            tab,
-            elapsed,
-        )  # the benchmark measures; here only that it is no matter of minutes
+        assert elapsed < 100, (tab, elapsed)  # the benchmark measures; here only that it ends
         if tab == "":
             expect(page.locator("h1")).to_contain_text("Rank 7777")
         if tab == "/flamegraph":
-            expect(page.locator("#flamegraph[data-ready]")).to_be_attached(timeout=60_000)
+            expect(page.locator("#flamegraph[data-ready]")).to_be_attached()
             expect(frame(page, "read")).to_have_text(re.compile("rank 7777"))
             assert width(frame(page, "read")) > 400
         page.close()
