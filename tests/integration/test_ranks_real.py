@@ -192,7 +192,8 @@ def test_child_between_vfork_and_exec_is_no_worker(tmp_path: Path) -> None:
         fifo.write_bytes(b"")
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12: threads of others may be there
+# Since Python 3.12, where other threads run.
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forked_child_has_memory_of_its_own() -> None:
     waiting, done = os.pipe()
     child = os.fork()
