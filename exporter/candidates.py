@@ -7,7 +7,7 @@ a Python program by exec and a Python program may join a process group: young on
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from exporter import roles
@@ -15,12 +15,14 @@ from exporter.inspector import Facts, Inspector
 from exporter.procfs import ProcFS, Stat, StatFile, Unreadable
 from exporter.rankmodel import Candidate
 
-RECHECKS = 100  # foreign processes looked at again in one scan, at most
+RECHECKS = 100  # foreign processes looked at again in one thorough look, at most
+_FEWER_RECHECKS = 25  # the same in any other look
 _SETTLED = 10.0  # seconds after which a process has the name it will keep
 _SUSPECT = 5.0  # seconds between two looks at what multiprocessing started
 _SOONEST, _LATEST = 2.0, 300.0  # seconds between two looks at a process; in between a quarter of its age
-_THOROUGH = 15.0  # seconds between two looks for pids that were used again
 _STEADY = 4.0  # seconds between two looks at whether a candidate still has its name and parent, at most
+_YOUNG = 15.0  # seconds: who is to be looked at again sooner is looked at first
+_FEWEST_PIDS = 30  # so many may be tried one by one, and a thirtieth of the processes there are
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class _Known:
     state: str
     again: float  # when to look closer again
     due: float = 0.0  # when to look at it again
+    runs: bytes | None = None  # of its only thread when it was looked at closely
     miss: str | None = None  # what is wrong with what it says of itself
 
 
@@ -72,35 +75,73 @@ class CandidateReader:
         self._inspector = Inspector(procfs, node)
         self._known: dict[int, _Known] = {}
         self._foreign: dict[int, _Foreign] = {}
-        self._due: list[tuple[float, int]] = []  # when, pid: foreign processes to look at again
+        # When, pid: foreign processes to look at again, the young and the others.
+        self._due: tuple[list[tuple[float, int]], list[tuple[float, int]]] = ([], [])
         self._boot_time = procfs.boot_time() or 0.0
         self._last = Look()
-        self._thorough_at = float("-inf")
+        self._newest: int | None = None  # the pid given out last, at the last look
+        self._early: list[int] = []  # pids given out whose process was not there yet
+        self._pids_tell = True  # the pid given out last is of the namespace that we see
 
     def look(self, now: float, *, thorough: bool = True) -> Look:
         """The candidates as they are now; `now` in Unix seconds.
 
         Not `thorough`: only the processes that are new or gone since the last look, and those of the others
-        that are due. A name, parent or state that changes is then seen some seconds later, and a pid that was
-        used again between two looks at the next thorough one: there is one now and then.
+        that are due. A name, parent or state that changes is then seen some seconds later; a pid that was used
+        again between two looks, and foreign processes that are gone, at the next thorough one.
         """
-        thorough = thorough or not 0 <= now - self._thorough_at < _THOROUGH
+        changed = False
         if thorough:
-            self._thorough_at = now
-            entries = dict(self._procfs.entries())
-            changed = self._drop_gone(entries.keys())
-            changed |= self._drop_replaced(entries)
+            entries, changed = self._all_entries()
         else:
-            changed = self._drop_gone(pids := self._procfs.pids())
-            new = pids.difference(self._known, self._foreign)
-            inodes = ((pid, self._procfs.inode(pid)) for pid in new)
-            entries = {pid: inode for pid, inode in inodes if not isinstance(inode, Unreadable)}
+            newcomers = self._newcomers()
+            if newcomers is None:
+                changed = self._drop_gone(pids := self._procfs.pids())
+                newcomers = self._inodes(pids.difference(self._known, self._foreign))
+            entries = newcomers
         changed |= self._refresh(now, thorough=thorough)
         changed |= self._take_new(entries, now)
-        changed |= self._recheck(now)
+        changed |= self._recheck(now, RECHECKS if thorough else _FEWER_RECHECKS)
         if changed:
             self._last = self._compose()
         return replace(self._last, changed=changed)
+
+    def _all_entries(self) -> tuple[dict[int, int], bool]:
+        """Pid and inode of every process, after dropping those that are gone; whether a candidate was."""
+        before, begun = self._newest, self._procfs.newest_pid()
+        entries = dict(self._procfs.entries())
+        ended = self._procfs.newest_pid()
+        if before is not None and ended is not None and before <= ended:
+            # Some kernels show a container the host's newest pid beside its own processes.
+            unforeseen = entries.keys() - self._known.keys() - self._foreign.keys() - set(self._early)
+            self._pids_tell &= all(before < pid <= ended for pid in unforeseen)
+        self._newest, self._early = begun, []
+        changed = self._drop_gone(entries.keys())
+        return entries, changed | self._drop_replaced(entries)
+
+    def _newcomers(self) -> dict[int, int] | None:
+        """Pid and inode of the processes that started since the last look; None where all must be listed to know."""
+        before, newest = self._newest, self._procfs.newest_pid()
+        self._newest = newest
+        most = max(_FEWEST_PIDS, (len(self._known) + len(self._foreign)) // 30)
+        if not self._pids_tell or before is None or newest is None or not 0 <= newest - before <= most:
+            self._early = []
+            return None
+        given = range(before + 1, newest + 1)
+        found = self._inodes((*self._early, *given))
+        self._early = [pid for pid in given if pid not in found]  # it may be about to start
+        for pid in [pid for pid in found if pid in self._foreign and self._foreign[pid].inode != found[pid]]:
+            del self._foreign[pid]
+        return {pid: inode for pid, inode in found.items() if self._is_process(pid)}
+
+    def _inodes(self, pids: Iterable[int]) -> dict[int, int]:
+        inodes = ((pid, self._procfs.inode(pid)) for pid in pids)
+        return {pid: inode for pid, inode in inodes if not isinstance(inode, Unreadable)}
+
+    def _is_process(self, pid: int) -> bool:
+        """Not a thread: a thread can be looked up as a process is, though it is not listed."""
+        status = self._procfs.status(pid)
+        return not isinstance(status, Unreadable) and status.tgid == pid
 
     def _drop_gone(self, alive: Set[int]) -> bool:
         gone = self._known.keys() - alive
@@ -138,14 +179,16 @@ class CandidateReader:
         changed = False
         for pid, known in list(self._known.items()):
             if not thorough and known.due - _STEADY <= now < known.due:
-                continue
+                letter = known.file.state()
+                if letter is not None and (letter in "ZX") == (known.state in "ZX"):
+                    continue
             known.due = now + min(_STEADY, self._age(known.candidate.id.start_ticks, now) / 4)
             head = known.file.head()
             if head is None or head.start_ticks != known.candidate.id.start_ticks:
                 self._known.pop(pid).file.close()
                 changed = True
                 continue
-            name, state, ppid, _ = head
+            name, state, ppid = head.comm, head.state, head.ppid
             if (name, ppid) != (known.candidate.name, known.ppid) or (state in "ZX") != (known.state in "ZX"):
                 changed = True
                 known.ppid = ppid
@@ -153,14 +196,21 @@ class CandidateReader:
                 known.again = now if state not in "DZX" else known.again
             known.state = state
             if now >= known.again and state not in "DZX":
-                changed |= self._look_closer(known, now)
+                changed |= self._look_closer(known, now, alone=head.num_threads == 1)
         return changed
 
-    def _look_closer(self, known: _Known, now: float) -> bool:
-        """What costs more: did it exec, did torch start threads in it, does it write a checkpoint."""
+    def _look_closer(self, known: _Known, now: float, *, alone: bool) -> bool:
+        """What costs more: did it exec, did torch start threads in it, does it write a checkpoint.
+
+        `alone`: it has one thread. If that has not run since the last time, there is nothing new.
+        """
         one = known.candidate
         pid = one.id.pid
         known.again = now + self._pause(one.id.start_ticks, now)
+        sleeps = alone and known.file.state() not in ("R", None)
+        before, known.runs = known.runs, known.file.runs if sleeps else None
+        if before is not None and before == known.runs and one.settled:
+            return False
         # What trains is never asked again: a page fault in one of its threads could hold the reader for ever.
         trains = roles.has_process_group(one.threads) or one.name == "pt_data_worker"
         command_line = one.command_line if trains else self._procfs.cmdline(pid)
@@ -190,17 +240,19 @@ class CandidateReader:
         foreign = self._foreign.get(pid)
         return foreign is not None and foreign.miss is not None
 
-    def _recheck(self, now: float) -> bool:
+    def _recheck(self, now: float, most: int) -> bool:
         changed = False
-        for _ in range(RECHECKS):
-            if not self._due or self._due[0][0] > now:
+        for _ in range(most):
+            heap = next((each for each in self._due if each and each[0][0] <= now), None)
+            if heap is None:
                 break
-            due, pid = heapq.heappop(self._due)
+            due, pid = heapq.heappop(heap)
             foreign = self._foreign.get(pid)
             if foreign is None or foreign.due != due:
                 continue  # gone, or planned anew
             head = self._procfs.head(pid)
             if isinstance(head, Unreadable):
+                changed |= self._foreign.pop(pid).miss is not None
                 continue
             if not foreign.python and (head.comm, head.ppid) == (foreign.name, foreign.ppid):
                 self._again(pid, head.start_ticks, now)
@@ -323,7 +375,7 @@ class CandidateReader:
         if foreign.python and roles.is_multiprocessing_child(foreign.command_line):
             pause = min(pause, _SUSPECT)
         foreign.due = now + pause
-        heapq.heappush(self._due, (foreign.due, pid))
+        heapq.heappush(self._due[0 if pause < _YOUNG else 1], (foreign.due, pid))
 
     def _pause(self, start_ticks: int, now: float) -> float:
         return min(_LATEST, max(_SOONEST, self._age(start_ticks, now) / 4))

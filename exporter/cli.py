@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from exporter import __version__, commandline, config, listranks, webconfig
+from exporter import __version__, commandline, config, listranks, procfs, webconfig
 from exporter.logs import check as check_log
 from exporter.nccl import check as check_nccl
 from exporter.procfs import ProcFS
 from exporter.ranks import RankFinder
 from exporter.service import Service, node_name
 
+_OPEN_FILES = 4 * procfs.MOST_KEPT_OPEN
 COMMANDS = ("serve", "check-log", "check-nccl", "check-config", "list-ranks")
 
 
@@ -70,6 +72,7 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    _allow_more_files()
     service = Service(options.config, options.procfs)
     web = webconfig.load(options.web_config)
     gate = webconfig.Gate(service.app, web)
@@ -93,6 +96,14 @@ def _serve(options: argparse.Namespace) -> int:
         server.stop()
         service.stop()
     return 0
+
+
+def _allow_more_files() -> None:
+    """The usual soft limit is for programs that use select; a file of each watched thread is kept open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _interrupt() -> None:

@@ -55,6 +55,7 @@ class Head(NamedTuple):
     state: str
     ppid: int
     start_ticks: int
+    num_threads: int
 
 
 class Usage(NamedTuple):
@@ -141,7 +142,8 @@ def head(data: bytes) -> Head:
     if opening < 0 or closing < opening or len(fields) < 20:
         raise ValueError(f"stat: not what the kernel writes: {data[:80]!r}")
     name = data[opening + 1 : closing].decode("utf-8", "replace")
-    return Head(name, fields[0].decode("ascii", "replace"), int(fields[1]), int(fields[19]))
+    state = fields[0].decode("ascii", "replace")
+    return Head(name, state, int(fields[1]), int(fields[19]), int(fields[17]))
 
 
 def usage(data: bytes) -> Usage:

@@ -17,7 +17,8 @@ from exporter.roles import Role
 __all__ = ["Job", "NearMiss", "ProcessId", "RankFinder", "Role", "Scan", "TrainingProcess"]
 
 _LONGEST_PAUSE = 10.0  # seconds between two scans at most
-_PAUSE_PER_SECOND = 800.0  # seconds of pause for each second of CPU that a scan took
+_THOROUGH, _LONGEST_THOROUGH = 15.0, 60.0  # seconds between two scans of everything, at least and at most
+_PAUSE_PER_SECOND = 2000.0  # seconds of pause for each second of CPU that a scan took, of either kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +96,26 @@ class RankFinder:
         self._reader = CandidateReader(procfs, node)
         self._tree = RankTree(job_id)
         self._expected = ExpectedRanks()
-        self._due = float("-inf")
+        self._due = self._thorough_due = float("-inf")
         self._gpu_of: Mapping[int, str] = {}
         self.latest = Scan(now(), node, ())
 
     def poll(self) -> None:
         """Scan where one is due."""
         now = self._now()
-        if not self._due - _LONGEST_PAUSE <= now < self._due:  # a clock set back must not stop the scans
-            started = time.thread_time()
-            self._scan(thorough=False)
-            # The first scan looks into every process of the node and says nothing of what the next ones cost.
-            spent = time.thread_time() - started if self._due > float("-inf") else 0.0
-            self._due = now + min(_LONGEST_PAUSE, spent * _PAUSE_PER_SECOND)
+        # A clock set back must not stop the scans.
+        thorough = not self._thorough_due - _LONGEST_THOROUGH <= now < self._thorough_due
+        if not thorough and self._due - _LONGEST_PAUSE <= now < self._due:
+            return
+        started = time.thread_time()
+        self._scan(thorough=thorough)
+        # The first scan looks into every process of the node and says nothing of what the next ones cost.
+        first = self._thorough_due == float("-inf")
+        pause = 0.0 if first else (time.thread_time() - started) * _PAUSE_PER_SECOND
+        if thorough:
+            self._thorough_due = now + min(_LONGEST_THOROUGH, max(_THOROUGH, pause))
+        else:
+            self._due = now + min(_LONGEST_PAUSE, pause)
 
     def scan(self) -> Scan:
         """Look at the node now."""

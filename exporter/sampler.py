@@ -19,6 +19,8 @@ from exporter.ranks import ProcessId, Scan, TrainingProcess
 GroupKey = tuple[str, int | None, str]  # job, rank, role
 THREADS_PER_POLL = 500
 """Threads besides the main ones read in one poll; of more, each keeps its state until its turn."""
+THREAD_SECONDS_PER_POLL = 0.002
+"""CPU time for them in one poll: those that run all the time cost more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,10 @@ class _Watched:
     main: _Thread
     sums: _Sum
     threads: dict[int, _Thread] = field(default_factory=dict)  # all but the main one
+    states: frozenset[str] = frozenset()  # of those
     totals: dict[str, float] = field(default_factory=dict)  # at the last reading
     counted_at: float = float("-inf")
+    counted_runs: bytes | None = None  # of its only thread when it was counted; None: not known, or several
     missing: list[tuple[str, str]] = field(default_factory=list)  # file, reason
     since: dict[str, float] = field(default_factory=dict)  # state D or T: when it began
     blocked: Blocked | None = None
@@ -107,6 +111,7 @@ class _Watched:
         for thread in (self.main, *self.threads.values()):
             thread.file.close()
         self.threads.clear()
+        self.states = frozenset()
 
 
 class ProcessSampler:
@@ -205,17 +210,22 @@ class ProcessSampler:
         if self._turn >= len(self._round):
             self._round = [(one, tid) for one in self._watched.values() for tid in one.threads]
             self._turn = 0
-        turn = self._round[self._turn : self._turn + THREADS_PER_POLL]
-        self._turn += len(turn)
-        for one, tid in turn:
+        started = time.thread_time()
+        for number, (one, tid) in enumerate(self._round[self._turn : self._turn + THREADS_PER_POLL]):
+            if number % 50 == 49 and time.thread_time() - started > THREAD_SECONDS_PER_POLL:
+                break
+            self._turn += 1
             thread = one.threads.get(tid)
             if thread is None:
                 continue
             state = thread.file.state()
+            if state == thread.state:
+                continue
             if state is None:
                 one.threads.pop(tid).file.close()
             else:
                 thread.state = state
+            one.states = frozenset(each.state for each in one.threads.values())
 
     def _sample(self, one: _Watched, now: float, elapsed: float) -> None:
         state = one.main.file.state()
@@ -225,9 +235,9 @@ class ProcessSampler:
             one.sums.group = None
             return
         one.main.state = state
-        states = {state, *(thread.state for thread in one.threads.values())} if one.threads else {state}
-        if not one.since and states.isdisjoint("DTt"):
+        if not one.since and state not in "DTt" and one.states.isdisjoint("DTt"):
             return
+        states = {state, *one.states}
         one.sums.group = None
         for letter, now_in in (("D", "D" in states), ("T", not states.isdisjoint("Tt"))):
             if not now_in:
@@ -246,17 +256,22 @@ class ProcessSampler:
 
     def _count(self, one: _Watched, now: float) -> None:
         one.counted_at = now
+        runs = one.main.file.runs if one.main.state != "R" and not one.threads else None
+        if runs is not None and runs == one.counted_runs:
+            self._see_blocked(one)  # its only thread has not run since: nothing was used
+            return
         totals, threads, one.missing = counters.read(self._procfs, one.process.id.pid)
         if threads != 1 + len(one.threads):
             self._threads(one)
+        one.counted_runs = runs if threads == 1 else None
         if (waited := self._io_wait(one)) is not None:
             totals["io_wait_seconds"] = waited
         switches = totals.get("switches")
         ran = switches is None or switches != one.totals.get("switches")
         if ran or one.main.state == "R":
             one.blocked = None
-        elif one.blocked is None or one.blocked.state != one.main.state:  # else it sleeps where it slept
-            one.blocked = self._blocked(one)
+        else:
+            self._see_blocked(one)
         for name, value in totals.items():
             grown = max(0.0, value - one.totals.get(name, 0.0))
             one.sums.totals[name] = one.sums.totals.get(name, 0.0) + grown
@@ -281,6 +296,7 @@ class ProcessSampler:
                 file = self._procfs.open_stat(pid, tid)
                 if not isinstance(file, Unreadable):
                     one.threads[tid] = _Thread(file)
+        one.states = frozenset(thread.state for thread in one.threads.values())
 
     def _io_wait(self, one: _Watched) -> float | None:
         """Seconds that all threads, ended ones included, waited for block I/O; None: not accounted."""
@@ -295,9 +311,12 @@ class ProcessSampler:
         # A kernel without the switch (before 5.14) may have been built without the accounting.
         return waited if waited or self.latest.delay_accounting else None
 
-    def _blocked(self, one: _Watched) -> Blocked:
-        wchan = self._procfs.wchan(one.process.id.pid)
-        return Blocked(one.main.state, wchan if isinstance(wchan, str) else "")
+    def _see_blocked(self, one: _Watched) -> None:
+        """Where the main thread sleeps, which has not run since it was last counted."""
+        if one.blocked is None or one.blocked.state != one.main.state:  # else it sleeps where it slept
+            wchan = self._procfs.wchan(one.process.id.pid)
+            one.blocked = Blocked(one.main.state, wchan if isinstance(wchan, str) else "")
+            one.sums.group = None
 
     def _group(self, key: GroupKey, sums: _Sum, now: float) -> Group:
         if sums.group is None:

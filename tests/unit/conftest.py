@@ -49,8 +49,12 @@ class ProcTree:
         wchan: str = "0",
         written: Sequence[str] = (),
         flags: int = 0x400000,
+        runs: int | None = None,
     ) -> None:
-        """`threads` are the names of all threads but the main one; they get the numbers after the pid."""
+        """`threads` are the names of all threads but the main one; they get the numbers after the pid.
+
+        `runs`: how often each of them ran; None: a kernel that does not say.
+        """
         name = comm if comm is not None else Path(argv[0]).name[:15] if argv else "x"
         home = f"{pid}"
         shutil.rmtree(self.root / home, ignore_errors=True)
@@ -88,6 +92,8 @@ class ProcTree:
             self.file(f"{home}/task/{tid}/stat", stat(tid, thread, letter))
             self.file(f"{home}/task/{tid}/comm", thread + "\n")
             self.file(f"{home}/task/{tid}/wchan", wchan)
+            if runs is not None:
+                self.file(f"{home}/task/{tid}/schedstat", f"{runs * 1000} 0 {runs}\n")
         self.file(
             f"{home}/status",
             f"Name:\t{name}\nState:\t{state} (x)\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t{ppid}\nTracerPid:\t0\n"

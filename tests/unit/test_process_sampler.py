@@ -231,6 +231,41 @@ def test_counters_are_read_in_turns(world: World, monkeypatch: pytest.MonkeyPatc
     assert sorted(read) == [100 + number for number in range(20)]
 
 
+def test_what_did_not_run_is_not_counted_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    original: Callable[..., Any] = sampling.counters.read
+    monkeypatch.setattr(sampling.counters, "read", lambda fs, pid: read.append(pid) or original(fs, pid))
+    world.put(100, cpu=(100, 0), runs=5, wchan="ep_poll")
+    world.put(101, rank=1, runs=5, threads=["reader"])  # its other thread may have run
+    world.poll()
+    assert sorted(read) == [100, 101]
+    read.clear()
+    world.poll(22)
+    assert set(read) == {101}
+    assert world.samples("training_process_blocked_info") == {
+        ("job", "0", "trainer", "S", "ep_poll"): 1.0,
+        ("job", "1", "trainer", "S", ""): 1.0,
+    }
+    read.clear()
+    stat = world.tree.root / "100/stat"
+    stat.write_text(stat.read_text().replace(" 100 0 0 0 20", " 300 0 0 0 20"))
+    world.tree.file("100/task/100/schedstat", "6000 0 6\n")
+    world.poll(11)
+    assert 100 in read
+    assert world.group().totals.cpu_seconds == 3.0
+
+
+def test_threads_that_cost_much_have_their_turn_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "THREAD_SECONDS_PER_POLL", 0.0)
+    world.put(100, threads=[f"t{number}" for number in range(120)])
+    world.poll(1)
+    world.state(100, "D", tid=220)
+    world.poll(4)
+    assert world.group().uninterruptible_seconds > 0
+
+
 def test_pressure_of_node_and_of_the_jobs_worst_cgroup(world: World) -> None:
     def pressure(total: int) -> str:
         return (

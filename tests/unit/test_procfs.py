@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,14 @@ from hypothesis import strategies as st
 
 from exporter import procparse
 from exporter.procfs import ProcFS, Unreadable
+
+
+def wait_until(wanted: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not wanted():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
 
 STAT = (
     b"4711 (%b) D 4242 1 4240 34816 4710 4194304 100 0 0 0 150 50 0 0 20 0 7 0 98765 2457600 300 "
@@ -157,6 +167,79 @@ def test_stat_file_stays_with_its_process() -> None:
     child.wait()
     assert (file.state(), file.head(), file.read()) == (None, None, None)
     file.close()
+
+
+@pytest.mark.parametrize("tid", [100, 101])
+@pytest.mark.parametrize("keep_open", [0, 1, 8])
+@pytest.mark.parametrize(("before", "after"), [("9 0 7", "9 0 8"), ("0 0 0", "0 0 0"), (None, None)])
+def test_state_of_a_thread_that_ran(
+    proc_tree: Any, before: str | None, after: str | None, keep_open: int, tid: int
+) -> None:
+    def write(letter: str, schedule: str | None) -> None:
+        stat = proc_tree.root / f"100/task/{tid}/stat"
+        head, _, rest = stat.read_text().rpartition(") ")
+        stat.write_text(f"{head}) {letter}{rest[1:]}")
+        if schedule is not None:
+            proc_tree.file(f"100/task/{tid}/schedstat", f"{schedule}\n")
+
+    proc_tree.process(100, argv=["x"], threads=["t"])
+    write("S", before)
+    file = ProcFS(proc_tree.root, keep_open=keep_open).open_stat(100, tid)
+    assert not isinstance(file, Unreadable)
+    assert (file.state(), file.state()) == ("S", "S")
+    write("D", after)
+    assert (file.state(), file.state()) == ("D", "D")
+    file.close()
+
+
+def test_thread_that_did_not_run_is_not_read_unless_it_was_about_to(proc_tree: Any) -> None:
+    proc_tree.process(100, argv=["x"], runs=3)
+    file = ProcFS(proc_tree.root, keep_open=8).open_stat(100, 100)
+    assert not isinstance(file, Unreadable)
+    stat = proc_tree.root / "100/task/100/stat"
+    text = stat.read_text()
+    for letter, expected in (("R", "R"), ("S", "S"), ("D", "S")):
+        stat.write_text(text.replace(") S", f") {letter}"))
+        assert file.state() == expected
+    file.close()
+
+
+def test_real_thread_counts_its_runs() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    file = ProcFS().open_stat(child.pid, child.pid)
+    assert not isinstance(file, Unreadable)
+    wait_until(lambda: file.state() == "S")
+    child.send_signal(signal.SIGSTOP)
+    wait_until(lambda: file.state() == "T")
+    child.send_signal(signal.SIGCONT)
+    wait_until(lambda: file.state() == "S")
+    child.kill()
+    wait_until(lambda: file.state() == "Z")
+    child.communicate()
+    assert file.state() is None
+    file.close()
+
+
+def test_files_kept_open_are_given_back(proc_tree: Any) -> None:
+    proc_tree.process(100, argv=["x"], runs=3)
+    procfs = ProcFS(proc_tree.root, keep_open=2)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        file = procfs.open_stat(100, 100)
+        assert not isinstance(file, Unreadable)
+        assert len(os.listdir("/proc/self/fd")) == before + 2
+        file.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0.1 0.2 0.3 1/200 4711\n", 4711), ("0.00 0.00 0.00 0/0 0\n", None), ("", None), ("x\n", None)],
+)
+def test_newest_pid(proc_tree: Any, text: str, expected: int | None) -> None:
+    assert ProcFS(proc_tree.root).newest_pid() is None
+    proc_tree.file("loadavg", text)
+    assert ProcFS(proc_tree.root).newest_pid() == expected
 
 
 def test_without_rights_files_are_denied() -> None:

@@ -363,7 +363,7 @@ def test_scans_are_paced_by_their_cost(node: Node, monkeypatch: pytest.MonkeyPat
     node.finder.poll()
     first = node.finder.latest.taken_at
     assert first == node.now
-    node.now += 3.9  # 5 ms of CPU are followed by 4 s of pause
+    node.now += 9.9  # 5 ms of CPU are followed by 10 s of pause
     node.finder.poll()
     assert node.finder.latest.taken_at == first
     node.now += 0.2
