@@ -135,7 +135,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield address
         finally:
             process.terminate()
-            process.wait(timeout=20)
+            process.wait(timeout=60)
             server.shutdown()
 
 
@@ -162,7 +162,7 @@ def _wait(address: str, log: Path) -> None:
 
 
 def _get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return json.load(answer)["data"]
 
 

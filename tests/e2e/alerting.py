@@ -143,7 +143,7 @@ def send(url: str, body: bytes = b"", *, method: str = "POST", **headers: str) -
     """The status of the answer."""
     request = urllib.request.Request(url, body, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -234,7 +234,7 @@ def verdict_is_told(chain: Chain, chat: Chat, job_id: str) -> None:
 
 
 def get(url: str) -> int:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return int(answer.status)
 
 
@@ -245,7 +245,7 @@ def ask_for_capture(chain: Chain, job_id: str) -> str:
         body,
         {"Authorization": f"Bearer {chain.token}"} | JSON,
     )
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return str(json.load(answer)["capture_id"])
 
 

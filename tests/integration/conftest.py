@@ -62,14 +62,14 @@ class Snapshotter:
         return int(line)
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.address + path, timeout=20) as answer:
+        with urllib.request.urlopen(self.address + path, timeout=60) as answer:
             return json.load(answer)
 
     def alert(self, job_id: str) -> int:
         labels = {"alertname": "TrainingHang", "job_id": job_id}
         alert = {"status": "firing", "labels": labels, "startsAt": "2026-11-30T01:00:00Z"}
         body = json.dumps({"version": "4", "alerts": [alert]}).encode()
-        with urllib.request.urlopen(f"{self.address}/api/v1/alerts", body, timeout=20) as answer:
+        with urllib.request.urlopen(f"{self.address}/api/v1/alerts", body, timeout=60) as answer:
             return int(answer.status)
 
     def captures(self) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ class Snapshotter:
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(20)
+        self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

@@ -57,7 +57,7 @@ def agent(folder: Path) -> Iterator[Agent]:
     thread.start()
     yield Agent("127.0.0.1", server.bind_addr[1], "gpu-1")
     server.stop()
-    thread.join(10)
+    thread.join()
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def ask(agent: Agent, folder: Path) -> Callable[..., NodeAnswer]:
             "server_name": NAME,
         }
         client = _client(AgentsConfig(tls=True, **(files | changed)), lambda path: "right")  # type: ignore[arg-type]
-        return client.ask(agent, Order(job_id="j"), AnswerReader(), deadline=10).answer
+        return client.ask(agent, Order(job_id="j"), AnswerReader(), deadline=60).answer
 
     return with_files
 

@@ -56,7 +56,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield found[0]
     finally:
         server.kill()
-        server.wait(10)
+        server.wait(60)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from snapshotter.capture.facts import look, reader
 from snapshotter.capture.node import capture_node
 from snapshotter.capture.prometheus import Prometheus, PrometheusError, Series
 from snapshotter.stacks.model import NodeAnswer
+from tests.running import wait_for
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 PROCFS = ProcFS()
@@ -37,10 +38,11 @@ def capture(pid: int, *, native_frames: bool = False) -> NodeAnswer:
 
 
 def wait_for_state(pid: int, state: str) -> None:
-    deadline = time.monotonic() + 20
-    while (now := look(PROCFS, pid)) is None or now.state != state:
-        assert time.monotonic() < deadline, now
-        time.sleep(0.01)
+    def seen() -> str:
+        now = look(PROCFS, pid)
+        return "" if now is None else now.state
+
+    wait_for(lambda: seen() == state, say=seen)
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ def test_a_process_in_a_page_fault_is_left_alone_and_told_of(in_page_fault: tupl
     began = time.monotonic()
     (found,) = capture(pid).processes
 
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert found.outcome == "uninterruptible"
     assert found.error is not None and "page fault" in found.error
     assert found.samples[0].threads == ()

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from snapshotter.stacks import report
 from snapshotter.stacks.model import JobCapture, NodeAnswer, Process
 from snapshotter.web import formats
 from snapshotter.web.view.stacks import Choice, show
+from tests.running import wait_for
 
 JOB = f"native-{os.getpid()}"
 STUCK = """
@@ -169,9 +169,7 @@ def test_never_of_a_process_that_is_stopped(ranks: Ranks) -> None:
     ranks.start("fused_kernel", "fused_kernel")
     stopped = ranks.processes[0]
     stopped.send_signal(signal.SIGSTOP)
-    deadline = time.monotonic() + 10
-    while (stat := ProcFS().stat(stopped.pid)).state != "T":  # type: ignore[union-attr]
-        assert time.monotonic() < deadline, stat
+    wait_for(lambda: ProcFS().stat(stopped.pid).state == "T")  # type: ignore[union-attr]
     try:
         read = with_native(whole(capture(settings())))
     finally:

@@ -33,7 +33,7 @@ def connection() -> Iterator[socket.socket]:
     thread = threading.Thread(target=server.serve)
     thread.start()
     try:
-        with socket.create_connection(server.bind_addr, timeout=10) as client:
+        with socket.create_connection(server.bind_addr, timeout=60) as client:
             yield client
     finally:
         server.stop()
@@ -96,7 +96,7 @@ def test_who_goes_away_in_the_middle_disturbs_nobody(connection: socket.socket) 
         b"POST /a HTTP/1.1\r\nContent-Length: 9\r\n\r\nb",
     ):
         for _ in range(4):  # more than there are threads
-            with socket.create_connection(address, timeout=10) as other:
+            with socket.create_connection(address, timeout=60) as other:
                 other.sendall(request)
     connection.sendall(b"GET /still HTTP/1.1\r\nHost: x\r\n\r\n")
     assert answer(connection.makefile("rb")) == (b"HTTP/1.1 200 OK", b"/still ")

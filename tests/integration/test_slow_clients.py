@@ -148,7 +148,7 @@ def endless(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iter
 
 
 def connected(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=20)
+    return socket.create_connection(("127.0.0.1", port), timeout=60)
 
 
 def ask(port: int) -> bytes:

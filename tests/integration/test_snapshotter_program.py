@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.running import DEADLINE_SECONDS, run, running
+from tests.running import DEADLINE_SECONDS, run, running, wait_for
 
 PROGRAM = "hangscope-snapshotter"
 
@@ -78,13 +77,13 @@ def test_a_job_without_processes_leaves_a_bundle_that_says_so(tmp_path: Path, to
         status, text = program.ask("/api/v1/captures", method="POST", body=body, token="secret")
         assert status == 202
         capture_id = json.loads(text)["capture_id"]
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while True:
-            capture = json.loads(program.ask(f"/api/v1/captures/{capture_id}")[1])
-            if capture["state"] not in ("queued", "running"):
-                break
-            assert time.monotonic() < deadline, capture
-            time.sleep(0.05)
+        capture: dict[str, object] = {}
+
+        def over() -> bool:
+            capture.update(json.loads(program.ask(f"/api/v1/captures/{capture_id}")[1]))
+            return capture["state"] not in ("queued", "running")
+
+        wait_for(over, say=lambda: capture)
         assert capture["state"] == "done"
         report = json.loads(program.ask(f"/api/v1/captures/{capture_id}/report")[1])
         assert report["summary"]["total_processes"] == 0

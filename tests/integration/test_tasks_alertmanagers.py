@@ -87,12 +87,12 @@ class Alertmanager:
         body = json.dumps(alerts).encode()
         headers = {"Content-Type": "application/json"}
         urllib.request.urlopen(
-            urllib.request.Request(f"{self.url}/api/v2/alerts", body, headers), timeout=10
+            urllib.request.Request(f"{self.url}/api/v2/alerts", body, headers), timeout=60
         ).close()
 
     def notified(self) -> int:
         """How many notifications went out and were answered with success."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
             text = answer.read().decode()
         sent, failed = (
             sum(
@@ -105,7 +105,7 @@ class Alertmanager:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(60)
         self._log.close()
 
 

@@ -36,7 +36,7 @@ class Snapshotter:
         self.port = int(self.process.stdout.readline() or 0)  # 0: it died before it listened
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
             return json.load(answer)
 
     def alert(self, job_id: str, fingerprint: str = "a") -> int:
@@ -49,7 +49,7 @@ class Snapshotter:
         }
         body = json.dumps({"version": "4", "alerts": [alert]}).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/api/v1/alerts", body)
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
 
     def captures(self) -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ class Snapshotter:
         self.end()
 
     def end(self) -> int:
-        status = self.process.wait(20)
+        status = self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return status

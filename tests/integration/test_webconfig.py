@@ -29,7 +29,7 @@ def get(
     if user is not None:
         request.add_header("Authorization", "Basic " + base64.b64encode(user.encode()).decode())
     try:
-        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
             return answer.status, answer.read(), answer.headers
     except urllib.error.HTTPError as error:
         with error:

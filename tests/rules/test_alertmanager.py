@@ -45,12 +45,12 @@ class Alertmanager:
             json.dumps(alerts).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=10):
+        with urllib.request.urlopen(request, timeout=60):
             pass
 
     def wait_for(self, path: str, job_id: str) -> Post:
         """The next post to a path that speaks of a job."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
                 self.got.append(self._posts.get(timeout=0.2))
@@ -125,12 +125,12 @@ def alertmanager(tmp_path: Path) -> Iterator[Alertmanager]:
             yield Alertmanager(f"http://{address}", posts)
         finally:
             process.terminate()
-            process.wait(timeout=20)
+            process.wait(timeout=60)
             server.shutdown()
 
 
 def _wait_until_ready(address: str, log: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(f"{address}/-/ready", timeout=2):

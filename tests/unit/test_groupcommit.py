@@ -30,18 +30,18 @@ def test_what_comes_during_a_commit_goes_into_the_next_together() -> None:
     def commit(batch: Sequence[int]) -> list[int]:
         batches.append(sorted(batch))
         under_way.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return [-number for number in batch]
 
     commits = GroupCommit(commit)
     with ThreadPoolExecutor(9) as pool:
         first = pool.submit(commits.add, 0)
-        assert under_way.wait(10)
+        assert under_way.wait(60)
         rest = [pool.submit(commits.add, number) for number in range(1, 9)]
         while len(commits._waiting) < 8:  # the condition is what is waited for
             threading.Event().wait(0.001)
         go_on.set()
-        assert [one.result(10) for one in (first, *rest)] == [-number for number in range(9)]
+        assert [one.result(60) for one in (first, *rest)] == [-number for number in range(9)]
     assert batches == [[0], list(range(1, 9))]
 
 
