@@ -26,8 +26,10 @@ _RANK = Path(__file__).resolve().parent / "soaking" / "rank.py"
 class OutageChain(WatchedChain):
     """The chain, and an agent; each program can be killed and started again."""
 
-    def __init__(self, settings: Settings, pager: Pager) -> None:
+    def __init__(self, settings: Settings, pager: Pager, data: Path | None = None) -> None:
+        """`data`: the snapshotter's folder, where it is not that of the chain."""
         super().__init__(settings, pager, PREFIX)
+        self._data = data
         self.agent_port = _free_port()
         settings.snapshotter["prometheus"] = {"url": self.prometheus_url}
         settings.snapshotter["agents"] = {
@@ -47,6 +49,9 @@ class OutageChain(WatchedChain):
         commands["prometheus"].append("--rules.alert.resend-delay=5s")
         called = ["env", f"NODE_NAME={NODE}"]
         served = commands["snapshotter"]
+        if self._data is not None:
+            served = [one for one in served if not one.startswith("--storage.path=")]
+            served.append(f"--storage.path={self._data}")
         commands["snapshotter"] = [*called, *served]
         commands["agent"] = [
             *called,
@@ -66,6 +71,10 @@ class OutageChain(WatchedChain):
         """Intervals of minutes cut to seconds."""
         text = json.dumps(super()._alertmanager())
         return dict(json.loads(text.replace('"10s"', '"1s"').replace('"1m"', '"5s"')))
+
+    def fires(self, job_id: str) -> bool:
+        """Whether Prometheus sees this job hang."""
+        return bool(self.query(f'ALERTS{{alertname="TrainingHang",alertstate="firing",job_id="{job_id}"}}'))
 
     def captures(self, job_id: str) -> list[dict[str, Any]]:
         try:

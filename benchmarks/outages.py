@@ -1,7 +1,8 @@
 """Each part of the chain is taken away while a job hangs, and brought back: what was lost, how long it took.
 
-Real exporter, agent, snapshotter with PostgreSQL, Prometheus and Alertmanager. The hang must be paged once and
-captured once, and the bundle of an earlier capture must be readable afterwards. Recovery is the time from the moment
+Real exporter, agent, snapshotter, Prometheus and Alertmanager; the snapshotter with PostgreSQL, then with Redis as its
+queue, then with all it has on one small disk. The hang must be paged once and captured once, and the bundle of an
+earlier capture must be readable afterwards. Recovery is the time from the moment
 the part is back until the hang is both paged and stored. Programs are killed, not stopped.
 
     python benchmarks/outages.py [--write]
@@ -32,6 +33,7 @@ from benchmarks.watched import Pager
 from standalone import processes
 from standalone.chain import Chain, Settings, get_json
 from tests.postgresql import Server
+from tests.redisserver import Server as Redis
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 90.0  # seconds until a hang must be paged and stored
@@ -75,17 +77,57 @@ class Outage:
     until: Callable[[str], bool]
 
 
-def run(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[Row]:
-    """All outages, one after another. Raises ChainError, AssertionError, TimeoutError."""
+Say = Callable[[str], None]
+Choose = Callable[[OutageChain], Sequence[Outage]]
+
+
+def run(folder: Path, say: Say = lambda text: None) -> list[Row]:
+    """Each program, PostgreSQL and the disk of the bundles. Raises ChainError, AssertionError, TimeoutError."""
+    with _folder() as database_folder, small_disk(folder) as disk:
+        database = Server(database_folder)
+        storage = {"index": database.database(), "bundles": str(disk / "bundles")}
+        return _chain(
+            folder, say, lambda chain: _outages(chain, database, disk), storage, ends=[database.stop]
+        )
+
+
+def run_redis(folder: Path, say: Say = lambda text: None) -> list[Row]:
+    """Redis as the queue; it forgets all when it is killed. Raises what `run` does."""
+    with _folder() as database_folder, _folder() as redis_folder:
+        database, redis = Server(database_folder), Redis(redis_folder)
+        bundles = str(folder / "bundles")
+        storage = {"index": database.database(), "queue": redis.url, "bundles": bundles}
+        ends = [database.stop, redis.stop]
+        return _chain(folder, say, lambda chain: _without_redis(chain, redis), storage, ends=ends)
+
+
+def run_one_disk(folder: Path, say: Say = lambda text: None) -> list[Row]:
+    """All that the snapshotter has, SQLite's files too, on a disk that is full. Raises what `run` does."""
+    with small_disk(folder) as disk:
+        return _chain(folder, say, lambda chain: _full_disk(chain, disk), {}, data=disk / "data")
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """With a short name, as for sockets."""
+    with tempfile.TemporaryDirectory(prefix="hangscope-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def _chain(
+    folder: Path,
+    say: Say,
+    choose: Choose,
+    storage: dict[str, str],
+    *,
+    data: Path | None = None,
+    ends: Sequence[Callable[[], None]] = (),
+) -> list[Row]:
+    """All outages of one chain, one after another. `data`: the snapshotter's folder; `ends` end what it stands on."""
     with ExitStack() as stack:
         pager = Pager()
         pager.start()
         stack.callback(pager.stop)
-        database_folder = stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="hangscope-pg-", dir="/tmp", ignore_cleanup_errors=True)
-        )
-        database = Server(Path(database_folder))
-        disk = stack.enter_context(small_disk(folder))
         chain = OutageChain(
             Settings(
                 folder / "chain",
@@ -95,35 +137,20 @@ def run(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[Ro
                     "limits": {"hang_limit": "4s", "startup_grace": "30s"},
                     "nccl": {"enabled": False},
                 },
-                snapshotter={
-                    "capture": {"sample_interval": "1s"},
-                    "storage": {"index": database.database(), "bundles": str(disk / "bundles")},
-                },
+                snapshotter={"capture": {"sample_interval": "1s"}, "storage": storage},
                 ports=(0, 0, 0, 0),
             ),
             pager,
+            data,
         )
         stack.callback(chain.stop)
-        stack.callback(database.stop)  # before the chain ends whatever runs below us
+        for end in ends:  # before the chain ends whatever runs below us
+            stack.callback(end)
         chain.start()
-        return _all(chain, pager, _outages(chain, database, disk), folder / "jobs", say)
+        return _all(chain, pager, choose(chain), folder / "jobs", say)
 
 
 def _outages(chain: OutageChain, database: Server, disk: Path) -> Sequence[Outage]:
-    def firing(job_id: str) -> bool:
-        return bool(chain.query(f'ALERTS{{alertname="TrainingHang",alertstate="firing",job_id="{job_id}"}}'))
-
-    def away_for(seconds: float, begin: Callable[[str], bool] = lambda job_id: True) -> Callable[[str], bool]:
-        """True `seconds` after `begin` was true for the first time."""
-        since: dict[str, float] = {}
-
-        def over(job_id: str) -> bool:
-            if job_id not in since and begin(job_id):
-                since[job_id] = time.monotonic()
-            return job_id in since and time.monotonic() - since[job_id] >= seconds
-
-        return over
-
     @contextmanager
     def without(name: str) -> Iterator[None]:
         chain.take_away(name)
@@ -136,28 +163,57 @@ def _outages(chain: OutageChain, database: Server, disk: Path) -> Sequence[Outag
         yield
         database.start()
 
-    @contextmanager
-    def full_disk() -> Iterator[None]:
-        filler = disk / "filler"
-        with filler.open("wb") as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(1 << 16))
-                file.flush()
-        yield
-        filler.unlink()
-
     def capturing(job_id: str) -> bool:
         return any(one["state"] == "running" for one in chain.captures(job_id))
 
     return (
         Outage("exporter", lambda: without("exporter"), away_for(6)),
         Outage("Prometheus", lambda: without("prometheus"), away_for(8)),
-        Outage("Alertmanager", lambda: without("alertmanager"), away_for(4, firing)),
-        Outage("snapshotter", lambda: without("snapshotter"), away_for(4, firing)),
+        Outage("Alertmanager", lambda: without("alertmanager"), away_for(4, chain.fires)),
+        Outage("snapshotter", lambda: without("snapshotter"), away_for(4, chain.fires)),
         Outage("agent", lambda: without("agent"), away_for(3, capturing)),
-        Outage("database (PostgreSQL: index and queue)", without_database, away_for(4, firing)),
-        Outage("disk (full, holds the bundles)", full_disk, away_for(4, firing)),
+        Outage("database (PostgreSQL: index and queue)", without_database, away_for(4, chain.fires)),
+        Outage("disk (full, holds the bundles)", lambda: full(disk), away_for(4, chain.fires)),
     )
+
+
+def _without_redis(chain: OutageChain, redis: Redis) -> Sequence[Outage]:
+    @contextmanager
+    def without_redis() -> Iterator[None]:
+        redis.stop()
+        yield
+        redis.start()
+
+    return (Outage("queue (Redis)", without_redis, away_for(4, chain.fires)),)
+
+
+def _full_disk(chain: OutageChain, disk: Path) -> Sequence[Outage]:
+    name = "disk (full, holds SQLite's index and queue, and the bundles)"
+    return (Outage(name, lambda: full(disk), away_for(4, chain.fires)),)
+
+
+def away_for(seconds: float, begin: Callable[[str], bool] = lambda job_id: True) -> Callable[[str], bool]:
+    """True `seconds` after `begin` was true for the first time."""
+    since: dict[str, float] = {}
+
+    def over(job_id: str) -> bool:
+        if job_id not in since and begin(job_id):
+            since[job_id] = time.monotonic()
+        return job_id in since and time.monotonic() - since[job_id] >= seconds
+
+    return over
+
+
+@contextmanager
+def full(disk: Path) -> Iterator[None]:
+    """Within it nothing more can be written there."""
+    filler = disk / "filler"
+    with filler.open("wb") as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
+            file.flush()
+    yield
+    filler.unlink()
 
 
 def _all(
@@ -277,8 +333,10 @@ def main() -> int:
     processes.adopt_orphans()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    with tempfile.TemporaryDirectory(prefix="hangscope-outages-") as folder:
-        rows = run(Path(folder), lambda text: print(text, file=sys.stderr, flush=True))
+    rows = []
+    for one in (run, run_redis, run_one_disk):
+        with tempfile.TemporaryDirectory(prefix="hangscope-outages-") as folder:
+            rows += one(Path(folder), lambda text: print(text, file=sys.stderr, flush=True))
     print(table(rows), end="")
     if options.write:
         write(rows)

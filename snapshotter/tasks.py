@@ -8,6 +8,7 @@ periodic task once its lease is over.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -44,6 +45,7 @@ _PUBLISH_PAUSE = 0.5  # between two times, however much changes
 MEASURE_EVERY = 10.0
 _CLAIM_AGAIN = 5.0
 _MESSAGE_LOST_AFTER = 300.0  # a queued capture whose message is older is sent again
+_LOST_AFTER_WHEN_IDLE = 30.0  # where workers wait for messages
 _REFILL = 50
 _LEFT_BEHIND_AFTER = 3600.0  # an unfinished bundle that old has no writer any more
 
@@ -88,6 +90,7 @@ class Tasks:
             now=now,
         )
         self._changed = threading.Event()
+        self._unsent = threading.Event()
         self._workers = Workers(queue, config().workers)
         self._take = queue.task(name="take_capture")(_told(self.take))
         queue.periodic_task(huey.crontab(minute="*"), name="tick")(_told(self.tick))
@@ -181,7 +184,9 @@ class Tasks:
         for accepted in self._intake.due():
             self._handed_over(accepted)
         self._renew_leases()  # after a leap of the clock, or a sleep of the machine, before they count as over
-        self._index.requeue_lost(now=now, enqueued_before=now - _MESSAGE_LOST_AFTER)
+        with self._lock:
+            lost_after = _MESSAGE_LOST_AFTER if self._running else _LOST_AFTER_WHEN_IDLE
+        self._index.requeue_lost(now=now, enqueued_before=now - lost_after)
         self.hand_out()
 
     def collect_garbage(self) -> None:
@@ -244,12 +249,17 @@ class Tasks:
         return accepted
 
     def _enqueue(self, ids: Sequence[str]) -> None:
+        waiting = list(ids)
         try:
-            for capture_id in ids:
-                self._take(capture_id)
-        except Exception:
-            # Whatever the queue's driver raises: the captures are committed, and the tick sends them again.
-            log.exception("the queue cannot be used; captures wait for it")
+            while waiting:
+                self._take(waiting[0])
+                del waiting[0]
+        except Exception as error:
+            # Whatever the queue's driver raises: the captures are committed, and are sent again.
+            log.error("the queue cannot be used, captures wait for it: %s", error)
+            self._unsent.set()
+            with contextlib.suppress(CannotStore):  # then they count as lost after a while
+                self._index.take_back(waiting)
 
     def _make_room(self) -> None:
         try:
@@ -261,6 +271,9 @@ class Tasks:
         while not self._stop.wait(RENEW_EVERY):
             try:
                 self._renew_leases()
+                if self._unsent.is_set():
+                    self._unsent.clear()
+                    self.hand_out()
             except SnapshotterError as error:
                 log.error("leases were not renewed: %s", error)
 

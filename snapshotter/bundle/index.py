@@ -101,6 +101,10 @@ class Index:
                 connection.execute(captures.update().where(captures.c.id.in_(ids)).values(enqueued_at=now))
         return ids
 
+    def take_back(self, ids: Sequence[str]) -> None:
+        """These could not be handed to the queue: they wait as before."""
+        self._update(sa.and_(captures.c.id.in_(ids), captures.c.state == "queued"), enqueued_at=None)
+
     def requeue_lost(self, *, now: float, enqueued_before: float) -> None:
         """Have captures handed out again whose owner is gone, or which the queue lost."""
         lost_owner = sa.and_(captures.c.state == "running", captures.c.lease_until < now)

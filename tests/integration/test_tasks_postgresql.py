@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import socket
-import subprocess
 import time
 import urllib.error
 from collections import Counter
@@ -22,6 +19,7 @@ from snapshotter.bundle.schema import CaptureRequest, new_capture_id
 from snapshotter.errors import CannotStore
 from snapshotter.incidents import Incident
 from snapshotter.workqueue import open_queue
+from tests.redisserver import Server as Redis
 from tests.running import wait_for
 
 if TYPE_CHECKING:
@@ -135,33 +133,30 @@ def test_two_snapshotters_share_the_work_and_take_each_capture_once(tmp_path: Pa
 
 
 @pytest.fixture
-def redis(tmp_path: Path) -> Iterator[str]:
-    """The URL of a real Redis."""
-    program = shutil.which("redis-server")
-    assert program, "Redis is not installed (Debian: redis-server)"
-    path = tmp_path / "redis.sock"
-    command = [program, "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(tmp_path)]
-
-    def listens() -> bool:
-        with socket.socket(socket.AF_UNIX) as client:
-            return client.connect_ex(str(path)) == 0
-
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            wait_for(listens)
-            yield f"unix://{path}?db=0"
-        finally:
-            process.kill()
+def redis(tmp_path: Path) -> Iterator[Redis]:
+    """A real Redis."""
+    server = Redis(tmp_path)
+    yield server
+    server.stop()
 
 
-def test_the_queue_may_be_a_redis(start: Start, redis: str) -> None:
-    one, two = start("one", "two", arguments=("--capture-seconds=1", f"--queue={redis}"))
+def test_the_queue_may_be_a_redis(start: Start, redis: Redis) -> None:
+    one, two = start("one", "two", arguments=("--capture-seconds=1", f"--queue={redis.url}"))
     jobs = [f"job-{n}" for n in range(12)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda job: (one.alert(job), two.alert(job)), jobs))
     wait_for(one.all_done)
     assert Counter(one.jobs() + two.jobs()) == Counter(jobs)
     assert one.jobs() and two.jobs(), "both worked"
+
+
+def test_what_a_redis_that_is_away_did_not_take_is_sent_again_soon(start: Start, redis: Redis) -> None:
+    (one,) = start("one", arguments=(f"--queue={redis.url}",))
+    redis.stop()
+    one.alert("job-1")  # accepted: the index has it
+    redis.start()
+    wait_for(one.all_done)
+    assert one.jobs() == ["job-1"]
 
 
 def test_when_one_is_killed_its_work_is_done_at_its_next_start(tmp_path: Path, start: Start) -> None:
