@@ -99,6 +99,8 @@ def _reading(record: Record, description: str, match: re.Match[str], tail: str) 
     limit = count(total) if total else None
     named = is_training(description) or _LEARNING.search(description + rest) is not None
     about = topic(description)
+    if about is Topic.DATA and _DETECTED.search(description) is not None:
+        about = Topic.EVALUATION
     why = f"bar about {about}" if about else ""
     unit = _unit(rest)
     if about is None and unit not in _UNITS:
@@ -143,6 +145,7 @@ def _reading(record: Record, description: str, match: re.Match[str], tail: str) 
 
 
 _LEARNING = re.compile(r"(?i)(?<![a-z])(?:lr|learning_rate)\s*[=:]")  # nothing else than training shows it
+_DETECTED = re.compile(r"\bmAP\b|\bmAP@")  # a table of an evaluation's results that is drawn with a bar
 _DATASET = re.compile(r"(?i)dataset")
 
 

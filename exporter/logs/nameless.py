@@ -35,7 +35,8 @@ _MEASURED = re.compile(r"(?i)(?:acc\w*|correct|top-?\d|precision|recall|score)\W
 # `After 100 steps the loss is 2.3`, `5000 5% (0m 21s) 2.41`, `0m 12s (- 3m 1s) (5 6%) 1.53`.
 _AFTER = re.compile(
     r"\A\W*(?:after\s+)?(?P<n>\d[\d,]*)\s+(?:training |train )?(?:steps|iterations|iters|batches|updates|epochs)\b"
-    r"|(?:\A\s*|\()(?P<m>\d+)\s+\d{1,3}%(?=\)| \()",
+    r"|(?:\A\s*|\()(?P<m>\d+)\s+\d{1,3}%(?=\)| \()"
+    r"|\A\s*(?P<k>\d[\d,]*) iter(?:ation)?s?, \d+ epochs?\b",  # Chainer's bar
     re.IGNORECASE,
 )
 _LETTER = (
@@ -114,6 +115,10 @@ def _counted(record: Record) -> Reading | None:
     match = _AFTER.search(record.text[:120])
     if match is None or is_alarm(record.text):
         return None
+    if match["k"] is not None:
+        return Reading(
+            Form.BARE, f"{Form.BARE}:{record.source}:iter", count(match["k"]), strong=False, why=_NO_NAME
+        )
     tail = record.text[match.end() :]
     if _FRACTION.search(tail) is None or topic(tail) is not None or (match["n"] and not has_metrics(tail)):
         return None

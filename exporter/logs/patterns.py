@@ -26,7 +26,7 @@ _SEPARATOR = (
 _COUNTER = re.compile(
     r"(?:steps?|iter(?:ation|ate)?s?|itr|it|batch(?:es)?|updates?|up(?=\.\s)|epochs?|ep(?=\.\s)"
     r"|samples|tokens|examples|sequences|episodes?|rounds?|generations?|gen|frames|ticks?|kimg|games|rollout|nupdates)"
-    r"(?P<index>[ _-]?(?:num|number|no|idx|index|id|count)(?![a-z]))?\.?"
+    r"(?P<index>[ _-]?(?:num|number|no|idx|index|id|count)(?![a-z])|_i(?![a-z]))?\.?"
     r"(?:\s(?:executed|completed|done|trained|elapsed|processed)(?=\s*[:=]))?"
     + _SEPARATOR
     + rf"(?P<n>{NUMBER})(?:\s*-\s*(?P<upto>\d+)(?=[\],]))?(?![\w%]|\.\d|:\d\d)"
