@@ -83,7 +83,7 @@ def run(chain: Chain, scenario: Scenario, jobs: list[subprocess.Popen[bytes]]) -
     job_id = f"e2e-{scenario.name}"
     lines = Lines()
     watch = Watch(chain, job_id, say=lines)
-    jobs.append(job.start(scenario.name, job_id=job_id, folder=chain.settings.folder / "job"))
+    jobs.append(job.start(scenario.name, job_id=job_id, folder=chain.settings.folder / "job", fault_at=20))
     deadline = time.monotonic() + PATIENCE_SECONDS
     if scenario.hung:
         verdict = watch.wait_for_verdict(deadline)
