@@ -18,7 +18,7 @@ from snapshotter.errors import SnapshotterError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Exit status: 0; 1 for an error said on stderr; 2 where nothing could be analysed."""
     options = _parser().parse_args(arguments)
-    errors = (SnapshotterError, PySpyMissing, oneshot.CannotCapture)
+    errors = (SnapshotterError, PySpyMissing, oneshot.CannotCapture, OSError)
     return commandline.run(options, *errors, log_level="warning")
 
 

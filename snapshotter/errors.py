@@ -26,6 +26,9 @@ class SnapshotterError(Exception):
         self.message = message
         self.remedy = remedy
 
+    def __str__(self) -> str:
+        return f"{self.message}: {self.remedy}" if self.remedy else self.message
+
 
 class BadRequest(SnapshotterError):
     status = 400

@@ -59,7 +59,12 @@ incidents = sa.Table(
 
 def open_engine(url: str) -> sa.Engine:
     """The engine of a SQLAlchemy URL, SQLite or PostgreSQL. Raises CannotStore for others."""
-    parsed = sa.make_url(url)
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError) as error:
+        raise CannotStore(
+            "storage.index is no address of a database", "write it as sqlite:// or postgresql://"
+        ) from error
     if parsed.get_backend_name() == "postgresql":
         return sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
@@ -72,7 +77,13 @@ def open_engine(url: str) -> sa.Engine:
     if parsed.get_backend_name() != "sqlite":
         raise CannotStore(f"no index at {parsed.render_as_string()}", "give a sqlite:// or postgresql:// URL")
     if parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CannotStore(
+                f"the index cannot be in {Path(parsed.database).parent}: {error.strerror}",
+                "give another --storage.path, or storage.index",
+            ) from error
     engine = sa.create_engine(
         parsed, pool_size=10, max_overflow=20, pool_timeout=5, connect_args={"timeout": WRITE_TIMEOUT}
     )
@@ -101,9 +112,13 @@ def storing() -> Iterator[None]:
         yield
     except SQLAlchemyError as error:
         problem = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-        raise CannotStore(
-            f"the index cannot be used: {problem}", "check the database, and the room on its disk"
-        ) from error
+        damaged = "not a database" in problem or "malformed" in problem  # in SQLite's words
+        remedy = (
+            "move its file away and run reindex"
+            if damaged
+            else "check the database, and the room on its disk"
+        )
+        raise CannotStore(f"the index cannot be used: {problem}", remedy) from error
 
 
 def lock_jobs(connection: sa.Connection, job_ids: Iterable[str]) -> None:

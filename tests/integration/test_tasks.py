@@ -685,8 +685,13 @@ def test_started_workers_take_captures_of_different_jobs_at_once(tmp_path: Path)
 
 def test_an_index_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "index.db").write_text("this is no database, however long it may be " * 100)
-    with pytest.raises(CannotStore, match="not a database"):
+    with pytest.raises(CannotStore, match="not a database: move its file away and run reindex"):
         app.open_index(Config(), tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(CannotStore, match="Not a directory: give another"):
+        app.open_index(Config(), tmp_path / "file" / "folder")
+    with pytest.raises(CannotStore, match="no address of a database"):
+        app.open_index(Config(storage=StorageConfig(index="postgresql://u:hush@[::1/x")), tmp_path)
 
 
 @pytest.mark.parametrize(
