@@ -65,17 +65,17 @@ def test_of_stored_captures(folder: Path) -> None:
     check(reader.open_folder(folder).capture())
 
 
-@pytest.mark.parametrize("scenario", [*make_dumps.scenarios(16)])
+@pytest.mark.parametrize("scenario", [*make_dumps.scenarios(8)])
 def test_of_every_scenario(scenario: str, tmp_path: Path) -> None:
-    make_dumps.write(tmp_path, scenario, 16, workers=1, threads=3)
+    make_dumps.write(tmp_path, scenario, 8, workers=1, threads=2)
     check(by_node(load_dumps(tmp_path)[0]))
 
 
 def by_node(capture: JobCapture) -> JobCapture:
-    """The ranks of one folder parted into nodes of four, with pids of their own."""
+    """The ranks of one folder parted into nodes of two, with pids of their own."""
     found: dict[str, list[Process]] = {}
     for pid, process in enumerate(capture.processes, 1):
-        node = f"node-{(process.rank or 0) // 4}"
+        node = f"node-{(process.rank or 0) // 2}"
         found.setdefault(node, []).append(replace(process, node=node, pid=pid))
     nodes = [NodeAnswer(node, "ok", 0.0, 0.0, "job", processes=tuple(some)) for node, some in found.items()]
     return JobCapture("job", tuple(nodes))
@@ -145,7 +145,7 @@ def captures(draw: st.DrawFn) -> JobCapture:
     return JobCapture("job", tuple(nodes))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(captures())
 def test_of_any_capture(capture: JobCapture) -> None:
     check(capture)
