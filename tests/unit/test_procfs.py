@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,7 @@ from hypothesis import strategies as st
 
 from exporter import procparse
 from exporter.procfs import ProcFS, Unreadable
-
-
-def wait_until(wanted: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not wanted():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
+from tests.running import wait_for
 
 STAT = (
     b"4711 (%b) D 4242 1 4240 34816 4710 4194304 100 0 0 0 150 50 0 0 20 0 7 0 98765 2457600 300 "
@@ -208,13 +200,13 @@ def test_real_thread_counts_its_runs() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     file = ProcFS().open_stat(child.pid, child.pid)
     assert not isinstance(file, Unreadable)
-    wait_until(lambda: file.state() == "S")
+    wait_for(lambda: file.state() == "S")
     child.send_signal(signal.SIGSTOP)
-    wait_until(lambda: file.state() == "T")
+    wait_for(lambda: file.state() == "T")
     child.send_signal(signal.SIGCONT)
-    wait_until(lambda: file.state() == "S")
+    wait_for(lambda: file.state() == "S")
     child.kill()
-    wait_until(lambda: file.state() == "Z")
+    wait_for(lambda: file.state() == "Z")
     child.communicate()
     assert file.state() is None
     file.close()
@@ -223,13 +215,21 @@ def test_real_thread_counts_its_runs() -> None:
 def test_files_kept_open_are_given_back(proc_tree: Any) -> None:
     proc_tree.process(100, argv=["x"], runs=3)
     procfs = ProcFS(proc_tree.root, keep_open=2)
-    before = len(os.listdir("/proc/self/fd"))
+
+    def held() -> int:
+        """Files of the tree that this process has open."""
+        links = []
+        for one in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+                links.append(one.readlink())
+        return sum(link.is_relative_to(proc_tree.root) for link in links)
+
     for _ in range(5):
         file = procfs.open_stat(100, 100)
         assert not isinstance(file, Unreadable)
-        assert len(os.listdir("/proc/self/fd")) == before + 2
+        assert held() == 2
         file.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert held() == 0
 
 
 @pytest.mark.parametrize(
