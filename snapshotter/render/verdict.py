@@ -65,7 +65,7 @@ class Verdict:
 
 
 def view(report: Mapping[str, Any] | None) -> Verdict:
-    """The verdict of a report (DESIGN's report.json as a dict); without one, that the analysis failed."""
+    """The verdict of a report (report.json as a dict); without one, that the analysis failed."""
     verdict: Mapping[str, Any] = report["verdict"] if report else {}
     hung = verdict.get("hung")
     cause = str(verdict.get("cause", "unknown"))
