@@ -204,7 +204,7 @@ def _judge(
     about = topic(without_metrics(head), apart_from=Topic.DATA if _LOSS.search(tail) else None)
     if about is not None:
         return not_training(about, f"the text before the number is about {about}")
-    if _CONFIGURATION.search(head) is not None:
+    if "(" in head and _CONFIGURATION.search(head) is not None:
         return not_training(Topic.MENTION, "a value of a configuration")
     metrics = has_metrics(head) or has_metrics(tail)
     if kind is Counter.OTHER:

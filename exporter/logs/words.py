@@ -224,7 +224,8 @@ def is_mention(before: str, bare: str) -> bool:
 
     `bare` is the same without metrics and their numbers.
     """
-    before, bare = _OF.sub("/", before), _OF.sub("/", bare)
+    if "of " in before:
+        before, bare = _OF.sub("/", before), _OF.sub("/", bare)
     found = list(words(before))
     if not found:
         return False
