@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import re
+import shlex
 import subprocess
 import tarfile
 from pathlib import Path
@@ -118,6 +120,16 @@ def test_lint_has_nothing_to_say(chart: Chart, tmp_path: Path) -> None:
     (tmp_path / "values.yaml").write_text(yaml.safe_dump(IMAGE))
     done = chart.run("lint", "--strict", "--values", tmp_path / "values.yaml", CHART)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_command_of_the_page_renders(chart: Chart) -> None:
+    page = (ROOT / "deploy" / "README.md").read_text()
+    (command,) = re.findall(r"^    helm install ((?:.*\\\n)*.*)", page, re.MULTILINE)
+    name, _, *flags = shlex.split(command.replace("\\\n", " "))
+    done = chart.run("template", name, CHART, *flags)
+    assert done.returncode == 0, done.stderr
+    node = pick(list(yaml.safe_load_all(done.stdout)), "DaemonSet")
+    assert node["spec"]["template"]["spec"]["nodeSelector"]["nvidia.com/gpu.present"] == "true"
 
 
 def test_objects_fit_the_schemas(
