@@ -167,13 +167,14 @@ def test_a_process_of_which_one_thread_is_in_disk_sleep_is_never_stopped(
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     pid = start(sys.executable, PROGRAMS / "capture_disk_sleep.py", fifo, "thread").pid
-    wait_for(lambda: has_children(pid) and sorted(thread_states(PROCFS, pid)) == ["D", "S"])
+    wait_for(lambda: has_children(pid) and "D" in thread_states(PROCFS, pid))
     failing = stand_in(tmp_path, f'echo "$@" >> {tmp_path}/calls\necho "Error: torn" >&2\nexit 1')
 
     found = by_pid(capture([pid], pyspy(failing), samples=1))[pid]
 
     assert (found.outcome, found.error) == ("error", "py-spy: torn")
-    assert {thread.state for thread in found.samples[0].kernel_threads} == {"S", "D"}
+    assert len(found.samples[0].kernel_threads) == 2
+    assert "D" in {thread.state for thread in found.samples[0].kernel_threads}
     # The child that opens the FIFO is read too.
     calls = [call for call in (tmp_path / "calls").read_text().splitlines() if call.endswith(f"--pid {pid}")]
     assert len(calls) == 2

@@ -92,7 +92,7 @@ def test_sigterm_ends_it_in_good_order(exporter: Program) -> None:
     ("flags", "words"),
     [
         (["--config.file=/nowhere/exporter.yml"], "error: /nowhere/exporter.yml: cannot be read"),
-        (["--web.listen-address=here"], "error: --web.listen-address here: write it as"),
+        (["--web.listen-address=here"], "error: --web.listen-address 'here': write it as"),
         (["--web.config.file=/nowhere/web.yml"], "error: /nowhere/web.yml: cannot be read"),
         (["check-config", "/nowhere/exporter.yml"], "error: /nowhere/exporter.yml: cannot be read"),
     ],
