@@ -7,12 +7,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from exporter import commandline
 from exporter.procfs import ProcFS
-from snapshotter import __version__, analysis, analyze, config, maintenance, oneshot, serving
+from snapshotter import __version__, analysis, analyze, config, oneshot
 from snapshotter.capture.pyspy import PySpyMissing
 from snapshotter.errors import SnapshotterError
+
+if TYPE_CHECKING:
+    from snapshotter import serving
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -143,7 +147,12 @@ def _add_serving_flags(parser: argparse.ArgumentParser, *, port: int) -> None:
     commandline.add_log_flag(parser)
 
 
+# Index, queue and pages take a second to load, so that only those commands do that need them.
+
+
 def _serve(options: argparse.Namespace) -> int:
+    from snapshotter import serving
+
     return serving.serve(
         _web(options),
         storage=options.storage,
@@ -154,10 +163,14 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _agent(options: argparse.Namespace) -> int:
+    from snapshotter import serving
+
     return serving.agent(_web(options))
 
 
 def _web(options: argparse.Namespace) -> serving.Web:
+    from snapshotter import serving
+
     return serving.Web(
         config=options.config,
         listen=options.listen,
@@ -168,6 +181,8 @@ def _web(options: argparse.Namespace) -> serving.Web:
 
 
 def _capture(options: argparse.Namespace) -> int:
+    from snapshotter import serving
+
     return oneshot.run(
         oneshot.wanted(options),
         config.load(options.config),
@@ -190,10 +205,14 @@ def _analyze(options: argparse.Namespace) -> int:
 
 
 def _gc(options: argparse.Namespace) -> int:
+    from snapshotter import maintenance
+
     return maintenance.gc(config.load(options.config), options.storage, now=time.time, out=sys.stdout)
 
 
 def _reindex(options: argparse.Namespace) -> int:
+    from snapshotter import maintenance
+
     return maintenance.reindex(config.load(options.config), options.storage, out=sys.stdout)
 
 
