@@ -42,7 +42,7 @@ def load(path: Path) -> tuple[JobCapture, tuple[Problem, ...]]:
             if reader.is_bundle(path):
                 return _load_bundle(reader.open_folder(path), path)
             return load_dumps(path)
-        if zipfile.is_zipfile(path):
+        if path.is_file() and zipfile.is_zipfile(path):  # a device may be read without end
             return _load_zip(path)
     except NoDumps as error:
         raise AnalyzeError(f"{error}; {_WANTED}") from error

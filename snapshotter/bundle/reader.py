@@ -78,12 +78,15 @@ def open_folder(folder: Path) -> Bundle:
     """A bundle as a folder of any name."""
 
     def read(name: str) -> bytes:
+        place = folder / name
+        if place.exists() and not place.is_file():  # a pipe or a device may be read without end
+            raise BundleError(f"{place}: cannot be read: not a file")
         try:
-            return (folder / name).read_bytes()
+            return place.read_bytes()
         except FileNotFoundError:
             raise NotFound(f"{folder} has no {name}") from None
         except OSError as error:
-            raise BundleError(f"{folder / name}: cannot be read: {error.strerror}") from error
+            raise BundleError(f"{place}: cannot be read: {error.strerror}") from error
 
     return Bundle(read, str(folder))
 

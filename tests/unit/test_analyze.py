@@ -208,7 +208,9 @@ def test_nothing_to_analyse(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "rank-0.json").write_text("")
     (tmp_path / "file.txt").write_text("x")
-    for path in ("empty", "bad", "file.txt", "missing"):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for path in ("empty", "bad", "file.txt", "missing", "pipe", "endless"):
         status, out, err = run(tmp_path / path)
         assert (status, out) == (2, "")
         assert err.count("\n") == 1
@@ -268,6 +270,10 @@ def test_a_broken_node_of_a_bundle_is_named_and_left_out(tmp_path: Path) -> None
     assert status == 0
     assert "node-1.json.gz" in err
     assert json.loads(out)["verdict"]["not_captured"] == "1/3/5"
+    (folder / "nodes" / "node-1.json.gz").unlink()
+    os.mkfifo(folder / "nodes" / "node-1.json.gz")
+    status, _, err = run(folder)
+    assert (status, "not a file" in err) == (0, True)
     (folder / "nodes" / "node-0.json.gz").unlink()
     status, _, err = run(folder)
     assert status == 2
