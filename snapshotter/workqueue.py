@@ -12,17 +12,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import huey
 from huey.consumer import Consumer
 from huey.storage import SqliteStorage
 
+from snapshotter.bundle.database import POSTGRESQL_SILENCE
 from snapshotter.errors import CannotStore
 
 _NAME = "hangscope"
 _HEALTH_EVERY = 10.0
 _LOCK = 0x68616E67  # any number that nobody else locks
+REDIS_SILENCE = 5.0  # seconds; well above the second for which a worker waits for a task
 
 
 def open_queue(url: str | None, folder: Path) -> huey.Huey:
@@ -37,7 +39,7 @@ def open_queue(url: str | None, folder: Path) -> huey.Huey:
         if url is not None and scheme in ("postgresql", "postgres"):
             return _open_postgresql(f"postgresql://{url.partition('://')[2]}", common)
         if url is not None and scheme in ("redis", "rediss", "unix"):
-            return huey.RedisHuey(_NAME, url=url, **common)
+            return huey.RedisHuey(_NAME, url=_impatient(url), **common)
     except Exception as error:
         # The drivers raise types of their own, and huey one where a driver is not installed.
         raise CannotStore(f"the queue cannot be used: {error}", "check storage.queue") from error
@@ -46,12 +48,19 @@ def open_queue(url: str | None, folder: Path) -> huey.Huey:
     )
 
 
+def _impatient(url: str) -> str:
+    """A Redis URL with limits to how long a silent server is waited for, where it has none of its own."""
+    place, _, query = url.partition("?")
+    limits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), f"{REDIS_SILENCE}")
+    return f"{place}?{urlencode(limits | dict(parse_qsl(query)))}"
+
+
 def _open_postgresql(dsn: str, common: dict[str, Any]) -> huey.Huey:
     import psycopg  # an extra
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-    with psycopg.connect(
-        dsn, connect_timeout=5
-    ) as connection:  # two that start at once would both make tables
+    dsn = make_conninfo("", **(POSTGRESQL_SILENCE | conninfo_to_dict(dsn)))
+    with psycopg.connect(dsn) as connection:  # two that start at once would both make tables
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         return huey.PostgresHuey(_NAME, dsn=dsn, table_prefix=_NAME, **common)
 

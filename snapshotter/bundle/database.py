@@ -14,6 +14,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from snapshotter.errors import CannotStore
 
 WRITE_TIMEOUT = 5.0  # seconds that a writer waits for its turn
+# How long a server is waited for that has gone without a word, in libpq's terms: seconds, but for the last,
+# milliseconds. Without them the kernel takes a quarter of an hour and more to give a connection up.
+POSTGRESQL_SILENCE = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
 
 metadata = sa.MetaData()
 
@@ -72,7 +81,7 @@ def open_engine(url: str) -> sa.Engine:
             pool_size=10,
             max_overflow=20,
             pool_timeout=5,
-            connect_args={"connect_timeout": 5},
+            connect_args=POSTGRESQL_SILENCE,
         )
     if parsed.get_backend_name() != "sqlite":
         raise CannotStore(f"no index at {parsed.render_as_string()}", "give a sqlite:// or postgresql:// URL")

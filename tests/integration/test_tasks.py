@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from exporter.yamlconfig import Duration, Size
-from snapshotter import app, maintenance
+from snapshotter import app, maintenance, workqueue
 from snapshotter.alertmanager import JobAlerts, Reading
 from snapshotter.bundle import reader
 from snapshotter.bundle.index import CaptureRecord, Index
@@ -708,3 +710,13 @@ def test_places_of_unknown_kinds_are_refused(tmp_path: Path, storage: StorageCon
         app.open_index(config, tmp_path).close()
         app.open_bundles(config, tmp_path)
         open_queue(storage.queue, tmp_path)
+
+
+def test_a_queue_that_says_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workqueue, "REDIS_SILENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        queue = open_queue(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", tmp_path)
+        with pytest.raises(redis.exceptions.TimeoutError):
+            queue.storage.enqueue(b"x")
+    own = open_queue("redis://127.0.0.1/0?socket_timeout=7", tmp_path)
+    assert own.storage.pool.connection_kwargs["socket_timeout"] == 7
