@@ -3,8 +3,8 @@
     capture_page_fault.py FOLDER
 
 Speaks just enough of the FUSE protocol (Linux, include/uapi/linux/fuse.h) to mount FOLDER with one file `f`.
-Needs root. Prints the pid of the process that hangs. When this process ends, the mount is aborted and the one
-that hangs gets SIGBUS.
+Needs root. Prints the pid of the process that hangs, once the file is being read. When this process ends, the
+mount is aborted and the one that hangs gets SIGBUS.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def attributes(node: int) -> bytes:
     return struct.pack("<6Q 10I", node, SIZE, 1, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
 
 
-def serve(device: int) -> None:
+def serve(device: int, reader: int) -> None:
+    told = False
     while True:
         request = os.read(device, 1 << 17)
         _, operation, unique, node = struct.unpack_from("<IIQQ", request)
@@ -38,8 +39,11 @@ def serve(device: int) -> None:
             body = struct.pack("<QII", 3600, 0, 0) + attributes(node)
         elif operation == OPEN:
             body = struct.pack("<QII", 1, 0, 0)
-        elif operation == READ:
-            continue  # never
+        elif operation == READ:  # never answered
+            if not told:
+                print(reader, flush=True)
+            told = True
+            continue
         elif operation in (FLUSH, RELEASE):
             body = b""
         else:
@@ -66,8 +70,7 @@ def main() -> None:
         os.close(device)
         touch(f"{folder}/f")
         os._exit(0)
-    print(child, flush=True)
-    serve(device)
+    serve(device, child)
 
 
 if __name__ == "__main__":
