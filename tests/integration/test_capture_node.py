@@ -120,7 +120,7 @@ def test_a_tree_is_taken_whole_with_every_thread_and_a_child_that_is_no_python(
     process = start(sys.executable, PROGRAMS / "capture_tree.py")
     assert process.stdout is not None
     python_child, plain_child = map(int, process.stdout.readline().split())
-    wait_for(lambda: state(process.pid) == state(python_child) == "S")
+    wait_for(lambda: {state(pid) for pid in (process.pid, python_child, plain_child)} == {"S"})
     steps: list[Progress] = []
 
     answer = capture([process.pid], progress=steps.append)

@@ -10,7 +10,6 @@ import pwd
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from snapshotter.capture.local import local_node
 from snapshotter.config import AgentsConfig, CaptureConfig, Config
 from snapshotter.oneshot import CannotCapture
 from snapshotter.stacks.model import JobCapture
+from tests.running import wait_for
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "capture_train.py"
 JOB = f"oneshot-{os.getpid()}"
@@ -49,11 +49,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
             start_new_session=True,
         )
     try:
-        deadline = time.monotonic() + 120
-        while b"iteration 2\n" not in log.read_bytes():
+
+        def hangs() -> bool:
             assert launcher.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+            return log.read_text().count("has come to the hang") == 2
+
+        wait_for(hangs, seconds=240, say=log.read_text)
         yield launcher.pid
     finally:
         # torchrun ends its ranks, which lead groups of their own.

@@ -37,8 +37,10 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     loader = DataLoader(Numbers(), batch_size=4, num_workers=options.workers)
     for iteration, batch in enumerate(loader):
-        if options.hang and iteration == 3 and dist.get_rank() == 0:
-            hang()
+        if options.hang and iteration == 3:
+            print(f"rank {dist.get_rank()} has come to the hang", flush=True)
+            if dist.get_rank() == 0:
+                hang()
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()

@@ -15,7 +15,10 @@ def train() -> None:
 
 
 threading.Thread(target=wait_for_data, name="loader", daemon=True).start()
-python = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+python = subprocess.Popen(
+    [sys.executable, "-c", "import time; print('runs', flush=True); time.sleep(600)"], stdout=subprocess.PIPE
+)
+assert python.stdout is not None and python.stdout.readline()
 plain = subprocess.Popen(["sleep", "600"])
 print(python.pid, plain.pid, flush=True)
 train()
