@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SCRIPTS = Path(sys.executable).parent
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 
 
 class Program:

@@ -50,7 +50,7 @@ def ranks() -> Iterator[list[int]]:
 
 def gather(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"HANGSCOPE_BIN": str(BIN), "HANGSCOPE_INTERVAL": "0.2"}
-    return subprocess.run([SCRIPT, *arguments], env=environment, capture_output=True, text=True, timeout=90)
+    return subprocess.run([SCRIPT, *arguments], env=environment, capture_output=True, text=True, timeout=240)
 
 
 def test_gathered_stacks_are_analysed(ranks: list[int], tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def with_capabilities(names: list[str], *command: str | Path) -> subprocess.Comp
     """
     bounds = ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in names)])
     arguments = [f"--bounding-set={bounds}", "--inh-caps=-all", "--no-new-privs"]
-    return subprocess.run(["setpriv", *arguments, *command], capture_output=True, text=True, timeout=90)
+    return subprocess.run(["setpriv", *arguments, *command], capture_output=True, text=True, timeout=240)
 
 
 def given(where: str) -> list[str]:

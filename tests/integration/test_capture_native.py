@@ -47,6 +47,10 @@ print('ready', flush=True)
 """
 
 
+def state(pid: int) -> str:
+    return str(ProcFS().stat(pid).state)  # type: ignore[union-attr]
+
+
 class Ranks:
     """Ranks of one job on this machine."""
 
@@ -64,9 +68,11 @@ class Ranks:
                 env={**os.environ, **numbers, **place},
             )
             self.processes.append(process)
-        for process in self.processes:
+        for process, function in zip(self.processes, functions, strict=True):
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
+            if function == "fused_kernel":
+                wait_for(lambda pid=process.pid: state(pid) == "S")
 
     def end(self) -> None:
         for process in self.processes:
@@ -169,7 +175,7 @@ def test_never_of_a_process_that_is_stopped(ranks: Ranks) -> None:
     ranks.start("fused_kernel", "fused_kernel")
     stopped = ranks.processes[0]
     stopped.send_signal(signal.SIGSTOP)
-    wait_for(lambda: ProcFS().stat(stopped.pid).state == "T")  # type: ignore[union-attr]
+    wait_for(lambda: state(stopped.pid) == "T")
     try:
         read = with_native(whole(capture(settings())))
     finally:
