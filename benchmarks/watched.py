@@ -21,7 +21,7 @@ class Pager:
     _server: ThreadingHTTPServer | None = None
 
     def start(self) -> None:
-        told = self.told
+        pager, one_at_a_time = self, threading.Lock()
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
@@ -30,7 +30,8 @@ class Pager:
                     labels = alert["labels"]
                     if alert["status"] == "firing":
                         key = (labels["alertname"], labels.get("job_id", ""), alert["startsAt"])
-                        told.setdefault(key, time.time())
+                        with one_at_a_time:  # readers have the dictionary of before
+                            pager.told = {key: time.time()} | pager.told
                 self.send_response(200)
                 self.end_headers()
 
