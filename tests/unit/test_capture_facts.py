@@ -14,7 +14,8 @@ from snapshotter.capture.facts import in_page_fault, look, read_facts, reader
 from snapshotter.capture.native import chosen
 from snapshotter.capture.openfiles import Mount, mount_of, on_network, parse_mounts
 from snapshotter.capture.sampling import Sampler
-from snapshotter.stacks.model import Frame, Process, Sample, Thread
+from snapshotter.stacks.digest import digest
+from snapshotter.stacks.model import Frame, NodeAnswer, Process, Sample, Thread
 
 PID = 4_194_304  # above the largest that this kernel gives
 
@@ -193,11 +194,16 @@ def sampled(rank: int, function: str, state: str = "S") -> Process:
     return replace(trainer(rank, rank), samples=(Sample(1.0, "ok", threads=(thread,), state=state),))
 
 
+def ranks_chosen(*processes: Process) -> list[int | None]:
+    merged = digest([NodeAnswer("n", "ok", 0.0, 0.0, processes=processes)])
+    return [one.rank for one in chosen(merged.processes)]
+
+
 def test_c_frames_are_read_of_outliers_and_one_of_the_rest() -> None:
     waiting = [sampled(rank, "all_reduce") for rank in range(8)]
     odd = sampled(8, "read")
     blocked = sampled(9, "write", "D")
     failed = replace(trainer(10, 2), samples=(Sample(1.0, "denied"),))
-    assert chosen([*waiting, odd, blocked, failed]) == (waiting[0], odd)
-    assert chosen([]) == ()
-    assert len(chosen([sampled(rank, f"f{rank}") for rank in range(100)])) == 16
+    assert ranks_chosen(*waiting, odd, blocked, failed) == [0, 8]
+    assert ranks_chosen() == []
+    assert len(ranks_chosen(*(sampled(rank, f"f{rank}") for rank in range(100)))) == 16
