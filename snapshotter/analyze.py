@@ -14,6 +14,7 @@ import msgspec
 from snapshotter.bundle import reader
 from snapshotter.bundle.reader import Bundle
 from snapshotter.dumps import NoDumps, Problem, digest_dumps, load_dumps, without_collection
+from snapshotter.encoding import name_as_text
 from snapshotter.errors import NotFound, SnapshotterError
 from snapshotter.render import difference, flamegraph, folded, speedscope, text
 from snapshotter.stacks.digest import Digest
@@ -60,7 +61,7 @@ def digest(path: Path) -> tuple[str, Digest, int | None, tuple[Problem, ...]]:
             raise AnalyzeError(f"{error}; {_WANTED}") from error
         except OSError as error:
             raise AnalyzeError(f"{path}: {error.strerror or error}") from error
-        return path.resolve().name, found, None, problems
+        return name_as_text(path.resolve().name), found, None, problems
     capture, problems = load(path)
     return capture.job_id, digest_nodes(capture.nodes), capture.world_size, problems
 

@@ -20,11 +20,12 @@ from typing import TypeAlias
 
 import msgspec
 
+from snapshotter.encoding import name_as_text
 from snapshotter.stacks import rankset
 from snapshotter.stacks.digest import Digest, Digester, ProcessFacts
 from snapshotter.stacks.model import Frame, JobCapture, NodeAnswer, Outcome, Process, Sample, Thread
 from snapshotter.stacks.motion import Delta
-from snapshotter.stacks.premerge import add_tree, pack
+from snapshotter.stacks.premerge import NodeTree, add_tree, pack
 
 SECOND = "second"  # the folder of the second sample
 
@@ -71,6 +72,8 @@ class _Frame(msgspec.Struct):
     short_filename: str | None = None
     module: str | None = None
 
+
+_HALF = msgspec.msgpack.Decoder(tuple[NodeTree, tuple[Problem, ...]])  # several times as quick as pickle
 
 Dump: TypeAlias = "list[_Thread] | str"  # threads, or why there are none
 Samples: TypeAlias = "dict[Key, Dump]"
@@ -134,7 +137,7 @@ def load_dumps(folder: Path) -> tuple[JobCapture, tuple[Problem, ...]]:
     for key, dumps in found:
         by_node.setdefault(key[0], []).append(_process(key, dumps))
     nodes = tuple(NodeAnswer(node, "ok", 0.0, 0.0, processes=tuple(some)) for node, some in by_node.items())
-    return JobCapture(folder.resolve().name, nodes), tuple(found.problems)
+    return JobCapture(name_as_text(folder.resolve().name), nodes), tuple(found.problems)
 
 
 def digest_dumps(folder: Path) -> tuple[Digest, tuple[Problem, ...]]:
@@ -149,9 +152,8 @@ def digest_dumps(folder: Path) -> tuple[Digest, tuple[Problem, ...]]:
 
 
 def _may_fork() -> bool:
-    """A second processor that is free, and no thread that could hold a lock at the moment of the fork."""
-    spare = len(os.sched_getaffinity(0)) - os.getloadavg()[0]
-    return spare > 0.5 and len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1
+    """A second processor, and no thread that could hold a lock at the moment of the fork."""
+    return len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1
 
 
 def _shared(folder: Path, names: list[str]) -> tuple[Digest, tuple[Problem, ...]]:
@@ -165,7 +167,7 @@ def _shared(folder: Path, names: list[str]) -> tuple[Digest, tuple[Problem, ...]
     digester = Digester()
     try:
         problems = _digest(_read(folder, before=middle), digester)
-        tree, more = ours.recv()
+        tree, more = _HALF.decode(ours.recv_bytes())
         add_tree(digester, tree)
     except EOFError:  # it was killed, perhaps for memory
         more = _digest(_read(folder, since=middle), digester)
@@ -181,7 +183,7 @@ def _shared(folder: Path, names: list[str]) -> tuple[Digest, tuple[Problem, ...]
 def _read_half(folder: Path, middle: str, answer: Connection) -> None:
     digester = Digester()
     problems = _digest(_read(folder, since=middle), digester)
-    answer.send((pack(digester.digest), problems))
+    answer.send_bytes(msgspec.msgpack.encode((pack(digester.digest), problems)))
 
 
 def _digest(found: _Dumps, digester: Digester) -> tuple[Problem, ...]:
@@ -286,7 +288,7 @@ def _samples(folder: Path, names: list[str], reader: DumpReader, problems: list[
     for name in names:
         match = _NAME.fullmatch(name)
         assert match is not None
-        path = f"{folder}/{name}"
+        file, path, name = f"{folder}/{name}", name_as_text(f"{folder}/{name}"), name_as_text(name)
         try:
             rank = rankset.check(int(match["rank"]))
             worker = int(match["worker"]) if match["worker"] else -1
@@ -295,12 +297,12 @@ def _samples(folder: Path, names: list[str], reader: DumpReader, problems: list[
         except ValueError as error:
             problems.append(Problem(path, str(error)))
             continue
-        key = (match["node"] or "", rank, worker)
+        key = (name_as_text(match["node"] or ""), rank, worker)
         if key in found:
             problems.append(Problem(path, "another file is about the same process"))
             continue
         try:
-            found[key] = reader.read(_content(path))
+            found[key] = reader.read(_content(file))
         except OSError as error:
             problems.append(Problem(path, error.strerror or str(error)))
             found[key] = f"{name}: {error.strerror or error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import msgspec
@@ -15,3 +16,8 @@ def encode(value: Any) -> bytes:
     except UnicodeEncodeError:
         plain = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
         return plain.encode("utf-8", "replace")
+
+
+def name_as_text(name: str) -> str:
+    """The name of a file as text; bytes in it that are no UTF-8 become U+FFFD."""
+    return os.fsencode(name).decode("utf-8", "replace")

@@ -203,6 +203,17 @@ def test_a_reader_that_is_killed_leaves_its_half_to_the_other(
     assert shared(tmp_path, monkeypatch) == alone
 
 
+@pytest.mark.parametrize("content", ["", "as rank 7"])
+def test_names_that_are_no_text(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / os.fsdecode(b"job-\xfe")
+    make_dumps.write(folder, "local-lock", 8)
+    file = folder / os.fsdecode(b"z\xff-rank-8.json")
+    file.write_bytes((folder / "rank-00007.json").read_bytes() if content else b"")
+    alone = report(folder)
+    assert "job-\ufffd" in json.dumps(alone, ensure_ascii=False)
+    assert shared(folder, monkeypatch) == alone
+
+
 def test_nothing_to_analyse(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad").mkdir()
