@@ -61,11 +61,18 @@ class Admission:
         with self._lock:
             self._waiting.pop(sock, None)
 
-    def hold(self, size: int) -> bool:
-        """Whether so many bytes more may be kept; negative: given back."""
+    def hold(self, size: int, *, always: bool) -> bool:
+        """Keep so many bytes more, if there is room for them or they are to be kept `always`. Whether they are kept."""
         with self._lock:
-            self._bytes += size
-            return self._bytes <= self._most_bytes
+            kept = always or self._bytes + size <= self._most_bytes
+            if kept:
+                self._bytes += size
+            return kept
+
+    def give_back(self, size: int) -> None:
+        """So many of the bytes held are no longer kept."""
+        with self._lock:
+            self._bytes -= size
 
 
 def _shut(sock: socket.socket) -> None:

@@ -123,6 +123,7 @@ class Connection(HTTPConnection):
                 self.server.admission.wait(self.socket)
                 return True
         except _Refused as refused:
+            self._give_back()  # before it is said: who hears it may ask again at once
             self._say(str(refused))
             return False
         except OSError as error:  # the other side has gone, or speaks no TLS
@@ -183,11 +184,12 @@ class Connection(HTTPConnection):
                 return False
             if not data:
                 raise _Refused("")
-            pending += data
-            self._held += len(data)
+            held = self._held + len(data)
             # Small requests always find room: only as many as may wait are there at a time.
-            if not self.server.admission.hold(len(data)) and self._held > LARGEST_HEAD:
+            if not self.server.admission.hold(len(data), always=held <= LARGEST_HEAD):
                 raise _Refused("503 Service Unavailable")
+            pending += data
+            self._held = held
         return True
 
     def _whole(self, pending: bytearray) -> bool:
@@ -249,7 +251,7 @@ class Connection(HTTPConnection):
 
     def _give_back(self) -> None:
         if self._held:
-            self.server.admission.hold(-self._held)
+            self.server.admission.give_back(self._held)
             self._held = 0
 
 

@@ -215,7 +215,7 @@ def test_parts_of_requests_take_bounded_memory() -> None:
 
         with connected(port) as first:
             first.sendall(head + body[1:])
-            wait_for(lambda: shared._bytes >= len(body))
+            wait_for(lambda: shared._bytes == len(head + body) - 1)  # all of it has been taken
             assert status() == b"HTTP/1.1 503"
             first.sendall(body[:1])
             assert first.recv(12) == b"HTTP/1.1 200"
