@@ -161,8 +161,8 @@ def ask(port: int) -> bytes:
 def test_a_request_has_one_deadline(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(connection, "REQUEST_SECONDS", 1.0)
     with serving() as port, connected(port) as client:
-        client.sendall(sent)
         began = time.monotonic()
+        client.sendall(sent)
         answer = b""
         client.settimeout(0.1)
         while time.monotonic() - began < 30 and not answer:
@@ -193,8 +193,10 @@ def test_where_too_many_wait_the_longest_goes() -> None:
         for number in range(1, 5):
             waiting.append(stack.enter_context(connected(port)))
             waiting[-1].sendall(b"GET")
-            # It was looked at. Asked for something else meanwhile, the server would have that wait for a moment, too.
-            wait_for(lambda number=number: len(shared._waiting) == min(number, 3))
+            # What it sent has been looked at (before, it may wait without), so that its place is taken for good. Asked
+            # for something else meanwhile, the server would have that wait for a moment, too.
+            if number < 4:
+                wait_for(lambda number=number: shared._bytes == 3 * number and len(shared._waiting) == number)
         assert waiting[0].recv(1) == b""
         waiting[-1].sendall(b" / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert waiting[-1].recv(15) == b"HTTP/1.1 200 OK"
@@ -268,11 +270,10 @@ def test_who_reads_slower_than_the_slowest_rate_is_ended(monkeypatch: pytest.Mon
     monkeypatch.setattr(sending, "SLOWEST", 1 << 30)
     with serving(app=endless) as port, ExitStack() as stack:
         client = begin(stack, port, None)
-        received, until = 0, time.monotonic() + 20
+        received = 0
         with suppress(ConnectionError):
             while data := client.recv(100_000):
                 received += len(data)
-                assert time.monotonic() < until
                 time.sleep(0.01)
         assert received < PIECES * len(PIECE)
 
