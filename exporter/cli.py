@@ -18,13 +18,12 @@ from exporter.ranks import RankFinder
 from exporter.service import Service, node_name
 
 _OPEN_FILES = 4 * procfs.MOST_KEPT_OPEN
-COMMANDS = ("serve", "check-log", "check-nccl", "check-config", "list-ranks")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status is 0, 1 for an error said on stderr, 2 where nothing was understood."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or (words[0] not in COMMANDS and words[0] not in ("-h", "--help", "--version")):
+    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
         words.insert(0, "serve")
     return commandline.run(_parser().parse_args(words), log_level="info")
 
@@ -78,8 +77,9 @@ def _serve(options: argparse.Namespace) -> int:
     gate = webconfig.Gate(service.app, web)
 
     def reload() -> None:
+        read = webconfig.load(options.web_config)  # before anything is put in force: all or nothing
         service.reload()
-        gate.replace(webconfig.load(options.web_config))
+        gate.replace(read)
 
     service.on_reload(reload)
     server = webconfig.server(gate, options.listen, web, options.web_config)

@@ -90,6 +90,7 @@ class RankFinder:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._node = node
+        self._job_id = job_id
         self._gpus = gpus
         self._now = now
         self._lock = threading.Lock()
@@ -99,6 +100,14 @@ class RankFinder:
         self._due = self._thorough_due = float("-inf")
         self._gpu_of: Mapping[int, str] = {}
         self.latest = Scan(now(), node, ())
+
+    def configure(self, job_id: str | None) -> None:
+        """Another `job_id` from now on; what is known of the processes and of ranks that are gone stays."""
+        with self._lock:
+            if job_id != self._job_id:
+                self._job_id, self._tree = job_id, RankTree(job_id)
+                now = self._now()
+                self.latest = self._compose(self._reader.look(now), now)
 
     def poll(self) -> None:
         """Scan where one is due."""

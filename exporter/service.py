@@ -65,13 +65,18 @@ class Service:
         self._reload: Callable[[], None] = self.reload
         self._node = node_name(self._config)
         self._gpus = GpuReader(gpus.load())
-        self._finder = self._make_finder()
-        self._finder.poll()
+        self._finder = RankFinder(
+            self._procfs,
+            node=self._node,
+            job_id=self._config.identity.job_id,
+            gpus=lambda: self._gpus.latest,
+        )
+        self._finder.poll()  # so that nobody sees a node without jobs for a moment
         self._logs = LogWatcher(self._config, self._procfs, self.scan)
         self._sampler = ProcessSampler(self._procfs, self.scan)
         self._nccl = NcclWatcher(self._config.nccl, self._procfs, self.scan)
         self._readers = (
-            Background("scan", lambda: self._finder.poll(), SCAN_SECONDS),
+            Background("scan", self._finder.poll, SCAN_SECONDS),
             Background("logs", self._logs.poll, LOG_SECONDS),
             Background("processes", self._sampler.poll, SAMPLE_SECONDS),
             Background("gpus", self._gpus.poll, GPU_SECONDS),
@@ -93,7 +98,7 @@ class Service:
             node=self._node,
             sections=self._sections,
             ready=lambda: all(one.last_success is not None for one in self._health() if one.name in NEEDED),
-            reload=lambda: self._reload(),
+            reload=self._reload_counted,
         )
 
     def scan(self) -> Scan:
@@ -115,34 +120,25 @@ class Service:
 
     def reload(self) -> None:
         """Read the configuration again; a bad file raises ConfigError and leaves the old one in force."""
-        try:
-            config = configuration.load(self._config_path)
-        except ConfigError:
-            self._reload_ok = False
-            raise
-        self._config = config
-        self._finder = self._make_finder()
+        config = configuration.load(self._config_path)
+        self._finder.configure(config.identity.job_id)
         self._logs.configure(config)
         self._nccl.configure(config.nccl)
-        self._reload_ok = True
-        self._good_since = time.time()
 
     def reload_or_log(self) -> None:
         """The same for SIGHUP, where nobody waits for an answer."""
         try:
-            self._reload()
+            self._reload_counted()
         except ConfigError as error:
             log.error("the old configuration stays in force: %s", error)
 
-    def _make_finder(self) -> RankFinder:
-        finder = RankFinder(
-            self._procfs,
-            node=self._node,
-            job_id=self._config.identity.job_id,
-            gpus=lambda: self._gpus.latest,
-        )
-        finder.poll()  # so that nobody sees a node without jobs for a moment
-        return finder
+    def _reload_counted(self) -> None:
+        try:
+            self._reload()
+        except ConfigError:
+            self._reload_ok = False
+            raise
+        self._reload_ok, self._good_since = True, time.time()
 
     def _health(self) -> tuple[Health, ...]:
         return tuple(reader.health for reader in self._readers)

@@ -78,6 +78,26 @@ def test_a_bad_new_configuration_leaves_the_old_one_in_force(exporter: Program, 
     assert metric(exporter, reloaded) == 0
 
 
+def test_a_bad_new_web_configuration_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    config, web = tmp_path / "exporter.yml", tmp_path / "web.yml"
+    web.write_text("http_server_config: {headers: {X-Frame-Options: deny}}\n")
+    (tmp_path / "train.log").write_text(" iteration 7/ 100 | elapsed time per iteration (ms): 50.0 |\n")
+    logs = f"logs: [{{path: '{tmp_path}/train.log', job_id: job-1}}]\n"
+    config.write_text(logs)
+    with running(tmp_path, PROGRAM, f"--config.file={config}", f"--web.config.file={web}") as exporter:
+        wait_for(lambda: 'job_id="job-1"' in exporter.ask("/metrics")[1])
+        config.write_text(logs.replace("job-1", "job-2"))
+        web.write_text("http_server_confg: {}\n")
+        status, text = exporter.ask("/-/reload", method="POST")
+        assert (status, "did you mean `http_server_config`?" in text) == (500, True)
+        assert metric(exporter, "hangscope_exporter_config_last_reload_successful") == 0
+        web.write_text("{}\n")
+        config.write_text(logs.replace("job-1", "job-3"))
+        assert exporter.ask("/-/reload", method="POST")[0] == 200
+        assert metric(exporter, "hangscope_exporter_config_last_reload_successful") == 1
+        wait_for(lambda: 'job_id="job-3"' in exporter.ask("/metrics")[1])
+
+
 def test_a_page_of_another_site_cannot_reload(exporter: Program) -> None:
     assert exporter.ask("/-/reload", method="POST", headers={"Sec-Fetch-Site": "cross-site"})[0] == 403
     assert exporter.ask("/-/reload")[0] == 405
@@ -95,6 +115,8 @@ def test_sigterm_ends_it_in_good_order(exporter: Program) -> None:
         (["--web.listen-address=here"], "error: --web.listen-address 'here': write it as"),
         (["--web.config.file=/nowhere/web.yml"], "error: /nowhere/web.yml: cannot be read"),
         (["check-config", "/nowhere/exporter.yml"], "error: /nowhere/exporter.yml: cannot be read"),
+        (["--path.procfs=/nowhere"], "error: --path.procfs /nowhere: no /proc is there: name the folder"),
+        (["list-ranks", "--path.procfs=/usr"], "error: --path.procfs /usr: no /proc is there: name the folder"),
     ],
 )
 def test_a_start_that_cannot_succeed_is_one_clear_error(flags: list[str], words: str) -> None:
@@ -102,6 +124,12 @@ def test_a_start_that_cannot_succeed_is_one_clear_error(flags: list[str], words:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(words)
+
+
+def test_a_command_that_is_none_is_answered_with_those_that_are() -> None:
+    done = run(PROGRAM, "lits-ranks")
+    assert done.returncode == 2
+    assert "invalid choice: 'lits-ranks'" in done.stderr and "list-ranks" in done.stderr
 
 
 @pytest.mark.parametrize(

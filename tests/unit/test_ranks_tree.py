@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -412,3 +413,24 @@ def test_loopback_masters_of_two_containers_are_two_jobs(node: Node) -> None:
     scan = node.scan()
     assert [job.job_id for job in scan.jobs] == ["aaaaaaaaaaaa:29500", "bbbbbbbbbbbb:29500"]
     assert by_pid(scan, 200).container == "a" * 64
+
+
+def test_a_new_configuration_forgets_no_rank_and_opens_no_file_twice(node: Node) -> None:
+    def opened() -> int:
+        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        return sum(os.readlink(one).startswith(str(node.tree.root)) for one in links if os.path.lexists(one))
+
+    for rank in range(2):
+        node.rank(200 + rank, rank, ppid=1, environ={"LOCAL_WORLD_SIZE": ""})
+    node.scan()
+    node.tree.end(201)
+    node.scan()
+    before = opened()
+    node.finder.configure(None)
+    (job,) = node.finder.latest.jobs
+    assert (job.job_id, job.expected, job.running) == ("job", 2, 1)
+    for job_id in ("all", "other", None, "all"):
+        node.finder.configure(job_id)
+        assert {one.job_id for one in node.finder.latest.processes} == {job_id or "job"}
+        assert {one.job_id for one in node.scan().jobs} == {job_id or "job"}
+    assert (before > 0, opened()) == (True, before)
