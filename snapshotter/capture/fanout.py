@@ -158,7 +158,7 @@ class _TooLarge(Exception):
 
 def _read(reply: urllib3.BaseHTTPResponse, end: float) -> bytes:
     pieces, size = [], 0
-    for piece in reply.stream(_PIECE, decode_content=True):
+    while piece := reply.read1(_PIECE, decode_content=True):  # what is there: it may come a byte at a time
         pieces.append(piece)
         size += len(piece)
         if size > wire.LARGEST_ANSWER:

@@ -23,5 +23,8 @@ def why(error: BaseException) -> str:
     for kind, words in _WORDS:
         if any(isinstance(one, kind) for one in (cause, *getattr(cause, "args", ()))):
             return words
+    for one in getattr(cause, "args", ()):
+        if isinstance(one, ConnectionError) and one.strerror:
+            return one.strerror
     text = re.sub(r"\[Errno -?\d+\] ", "", str(cause).rpartition(": ")[2])
     return text or type(cause).__name__
