@@ -35,14 +35,15 @@ STUCK = """
 import ctypes, time
 libc = ctypes.CDLL(None)
 def fused_kernel():
+    print('ready', flush=True)
     libc.pause()
 def moving():
-    # A hundred functions in turn, so that two samples hardly ever find the same one.
-    places = [eval(compile('lambda: sum(range(20000))', f'/job/step{{n}}.py', 'eval')) for n in range(100)]
+    # A thousand functions in turn, so that two samples of two ranks never find the same ones.
+    places = [eval(compile('lambda: sum(range(20000))', f'/job/step{{n}}.py', 'eval')) for n in range(1000)]
+    print('ready', flush=True)
     while True:
         for place in places:
             place()
-print('ready', flush=True)
 {function}()
 """
 
