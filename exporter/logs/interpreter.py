@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from exporter.logs import patterns, phases
@@ -87,6 +88,8 @@ class Interpreter:
             reading = self._tables.read(record) or reading
             if self._tables.begins:
                 self._silence.forget()
+        if reading is not None and reading.epoch is not None and not math.isfinite(reading.epoch):
+            reading = replace(reading, epoch=None)  # NaN would differ from itself in every record
         series, moved = None, False
         # A record of training has nothing else to say, but for what another writer put behind its bar.
         phrases = in_english(record.text)

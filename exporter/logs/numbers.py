@@ -11,15 +11,13 @@ _SUFFIX = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9}
 def count(text: str) -> int | None:
     """The number as a count; None where it has a fraction, as durations and losses have."""
     text = text.replace(",", "")
-    if "e+" in text:
-        value = float(text)
-        return int(value) if value.is_integer() and value < 1e18 else None
     factor = _SUFFIX.get(text[-1:])
-    if factor is not None:
+    if factor is not None or "e+" in text:
         try:
-            return round(float(text[:-1]) * factor)
+            value = float(text) if factor is None else float(text[:-1]) * factor
         except ValueError:
             return None
+        return round(value) if 0 <= value < 1e18 and (factor or value.is_integer()) else None
     if "." in text:
         whole, _, fraction = text.partition(".")
         if fraction.strip("0"):

@@ -42,6 +42,7 @@ class _Followed:
     tracker: Tracker
     living: bool  # processes of its job are here
     shown: bool
+    pinned: tuple[str | None, str | None] = (None, None)  # how its records are read, as configured
     pattern: UserPattern | None = None
     hidden_at: float = 0.0  # Unix seconds: since when its series are not shown
     lane: Lane | None = None  # the thread that hangs in reading it
@@ -80,14 +81,14 @@ class LogWatcher:
         self.latest = LogReport()
 
     def configure(self, config: Config) -> None:
-        """Take over another configuration: logs are searched anew, those followed keep what is known of them."""
-        for one in self._patterns.values():
-            one.close()
-        self._patterns = {}
+        """Take over another configuration: logs are searched anew.
+
+        Those followed keep what is known of them, but where their records are to be read in another way.
+        """
         self._config = config
         self._searching = Searching(self._discovery, config.logs, self._patience, self._searching)
         self._searched_at = None
-        for followed in self._followed.values():
+        for followed in list(self._followed.values()):  # another thread may add to it
             followed.tracker.rules = self._rules(followed.job_id, followed.found.entry)
 
     def poll(self) -> None:
@@ -134,13 +135,35 @@ class LogWatcher:
                 found[known] = found.pop(path)  # the same file by another path, as after a rename
         for path, followed in list(self._followed.items()):
             self._update(path, followed, found.get(path), now)
+        anew = self._drop_read_otherwise()
         new = {path: one for path, one in found.items() if path not in self._followed}
         for job_id in {self._job_of(one) for one in new.values()}:
             taken = {one.label for one in self._followed.values() if one.job_id == job_id}
             paths = {one.path: path for path, one in new.items() if self._job_of(one) == job_id}
             for shown, label in labels(paths, taken).items():
                 one = new[paths[shown]]
-                self._add(one, paths[shown], label, now, first=one.entry in new_entries)
+                self._add(
+                    one, paths[shown], label, now, first=one.entry in new_entries or paths[shown] in anew
+                )
+        self._drop_unused_patterns()
+
+    def _drop_read_otherwise(self) -> set[str]:
+        """The logs whose records are to be read in another way than they were; they are followed from anew."""
+        dropped = set()
+        for path, one in list(self._followed.items()):
+            if one.pinned != self._pinned(one.job_id, one.found.entry):
+                if one.lane is None:
+                    one.tracker.close()
+                del self._followed[path]
+                dropped.add(path)
+        return dropped
+
+    def _drop_unused_patterns(self) -> None:
+        used = [one.pattern for one in self._followed.values()]
+        for text, pattern in list(self._patterns.items()):
+            if pattern not in used:
+                pattern.close()
+                del self._patterns[text]
 
     @staticmethod
     def _job_of(one: Found) -> str:
@@ -167,31 +190,43 @@ class LogWatcher:
         if not living and (found is None or found.entry is None) and not followed.shown:
             if followed.lane is None:
                 identity = followed.tracker.identity
-                if identity is not None and len(self._left) < _REMEMBERED:
+                if identity is not None:
                     self._left[identity] = followed.tracker.offset
+                    if len(self._left) > _REMEMBERED:
+                        del self._left[next(iter(self._left))]  # the one that was left first
                 followed.tracker.close()
             del self._followed[path]
 
     def _add(self, one: Found, path: str, label: str, now: float, *, first: bool) -> None:
         job_id = self._job_of(one)
-        pattern = self._pinned(job_id, one.entry)[1]
+        pinned = self._pinned(job_id, one.entry)
+        framework, pattern = pinned
         user = self._pattern(pattern) if pattern is not None else None
         tracker = Tracker(
             path,
             rules=self._rules(job_id, one.entry),
             now=now,
             files=self._files,
-            interpreter=self._interpreter(job_id, one.entry),
-            framework=self._pinned(job_id, one.entry)[0],
+            interpreter=self._interpreter(framework, user),
+            framework=framework,
             remark=lambda: user.problem if user is not None else None,
         )
         followed = _Followed(
-            one, job_id, label, tracker, one.living, shown=one.living, pattern=user, hidden_at=now
+            one,
+            job_id,
+            label,
+            tracker,
+            one.living,
+            shown=one.living,
+            pinned=pinned,
+            pattern=user,
+            hidden_at=now,
         )
         self._followed[path] = followed
 
+        offset = self._left.pop(one.identity, 0) if one.identity else 0
+
         def start() -> None:
-            offset = self._left.pop(one.identity, 0) if one.identity else 0
             try:
                 tracker.start(now, from_end=first, started_at=one.started_at, offset=offset)
             except Exception as error:
@@ -281,10 +316,9 @@ class LogWatcher:
             self._patterns[pattern] = UserPattern(pattern)
         return self._patterns[pattern]
 
-    def _interpreter(self, job_id: str, entry: LogConfig | None) -> Callable[[], Interpreter]:
-        framework, pattern = self._pinned(job_id, entry)
-        if pattern is not None:
-            user = self._pattern(pattern)
+    @staticmethod
+    def _interpreter(framework: str | None, user: UserPattern | None) -> Callable[[], Interpreter]:
+        if user is not None:
             return lambda: Interpreter(user.read)
         if framework is not None:
             read = frameworks.reader(framework)

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from exporter.collectors.iteration import IterationCollector
 from exporter.config import Config, JobConfig, LimitsConfig, LogConfig
+from exporter.logs import watcher
 from exporter.logs.discovery import Discovery, Found, Search
 from exporter.logs.files import Files
 from exporter.logs.model import LogReport, LogState, Phase
@@ -355,6 +356,88 @@ def test_overrides_by_log_and_job(tmp_path: Path) -> None:
         assert states["c.log"].last_iteration == 9
         node.watcher.configure(Config(logs=config.logs, limits=LimitsConfig(hang_limit=Duration(44))))
         assert {one.log: one.limit.seconds for one in node.poll().logs}["b.log"] == 44
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"pattern": r"tick (?P<iteration>\d+)"}, {"pattern": r"iter (?P<iteration>\d+)"}),
+        ({"pattern": r"tick (?P<iteration>\d+)"}, {}),
+        ({"framework": "keras"}, {"framework": "nanogpt"}),
+        ({}, {"pattern": r"iter (?P<iteration>\d+)"}),
+    ],
+)
+@pytest.mark.parametrize("of_job", [False, True])
+def test_another_way_to_read_holds_for_logs_that_are_followed(
+    before: dict[str, str], after: dict[str, str], of_job: bool, tmp_path: Path
+) -> None:
+    log = tmp_path / "train.log"
+    log.touch()
+
+    def config(pinned: dict[str, str]) -> Config:
+        entry = {} if of_job else pinned
+        jobs = (JobConfig(job_id="mine", **pinned),) if of_job else ()
+        return Config(logs=(LogConfig(path=str(log), job_id="mine", **entry),), jobs=jobs)
+
+    with contextlib.closing(Node(config(before))) as node:
+        node.start("exec sleep 60", job_id="mine")
+        node.poll()
+        log.write_bytes(ITERATIONS)
+        node.poll()
+        node.watcher.configure(config(after))
+        state = node.one()
+        assert (state.log, state.last_iteration, state.iterations) == ("train.log", 5, 0)  # nothing twice
+        with log.open("ab") as stream:
+            stream.write(b"iter 6: loss 2.5, time 3.1ms\n")
+        state = node.one()
+        assert (state.last_iteration, state.iterations, state.problem) == (6, 1, None)
+        node.watcher.configure(config(after))
+        assert node.one().iterations == 1  # what stays as it was is not read again
+
+
+def test_another_configuration_in_the_middle_of_a_record_costs_no_pattern(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.touch()
+    config = Config(logs=(LogConfig(path=str(log), job_id="mine", pattern=r"iter (?P<iteration>\d+)"),))
+    with contextlib.closing(Node(config)) as node:
+        node.start("exec sleep 60", job_id="mine")
+        node.poll()
+        (pattern,) = node.watcher._patterns.values()
+        ask = pattern._ask
+
+        def ask_and_reload(text: str) -> dict[str, str | None] | None:
+            found = ask(text)
+            node.watcher.configure(config)
+            return found
+
+        pattern._ask = ask_and_reload  # type: ignore[method-assign]
+        log.write_bytes(ITERATIONS)
+        state = node.one()
+        assert (state.last_iteration, state.problem) == (5, None)
+        worker = pattern._worker
+        node.watcher.configure(Config(logs=(LogConfig(path=str(log), job_id="mine"),)))
+        node.poll()
+        assert worker is not None
+        assert (node.watcher._patterns, worker.returncode is not None) == ({}, True)
+
+
+def test_how_far_logs_were_read_is_remembered_of_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_REMEMBERED", 2)
+    logs = [tmp_path / f"{number}.log" for number in range(4)]
+    with contextlib.closing(Node()) as node:
+        node.poll()
+        for log in logs:
+            child = node.start(f"exec sleep 60 >> {log}", job_id=log.stem, writes=log)
+            node.poll()
+            log.write_bytes(ITERATIONS)
+            assert node.one().iterations == 5
+            node.end(child)
+            assert node.poll().logs == ()
+        assert len(node.watcher._left) == 2
+        node.start(f"exec sleep 60 >> {logs[-1]}", job_id=logs[-1].stem, writes=logs[-1])
+        assert node.one().iterations == 0
 
 
 class Dead(Files):
