@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -72,6 +73,15 @@ def running(folder: Path, program: str, *arguments: str) -> Iterator[Program]:
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def shared_port(host: str = "127.0.0.1") -> Iterator[int]:
+    """A port for programs that share theirs (SO_REUSEPORT); it is held, so that nobody else is given it."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind((host, 0))
+        yield held.getsockname()[1]
 
 
 def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

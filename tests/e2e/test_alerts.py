@@ -15,7 +15,7 @@ import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from standalone import processes
 from standalone.chain import Chain, get_json
 from tests.e2e.alerting import JSON, PATIENCE_SECONDS, Chat, Key, links, listening, running, send, wait_for
 from tests.running import running as running_program
+from tests.running import shared_port
 from tests.running import wait_for as wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -118,20 +119,15 @@ def start_job(chain: Chain, folder: Path, job_id: str, fault: str, iterations: i
     return [rank(chain, folder / f"{job_id}.log", job_id, one, *command) for one in "01"]
 
 
-def start_nccl_job(chain: Chain, folder: Path, job_id: str, answer: str) -> None:
+def start_nccl_job(chain: Chain, folder: Path, job_id: str, answer: str, port: int) -> None:
     """A job that iterates, and whose NCCL, for which rank 1 stands in, says what a real one once said."""
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{port}"
     log = folder / f"{job_id}.log"
     iterates = (PROGRAMS / "alerting_rank.py", "iterates", str(FOREVER))
     rank(chain, log, job_id, "0", *iterates, NCCL_RAS_ADDR=address)
     host, _, port = address.partition(":")
     answers = (PROGRAMS / "ras_stand_in.py", host, port, TRANSCRIPTS / f"{answer}.reply")
     rank(chain, log, job_id, "1", *answers, NCCL_RAS_ADDR=address)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def wait_for_series(chain: Chain, expression: str) -> None:
@@ -169,13 +165,17 @@ def test_alerts_about_jobs(chat: Chat, tmp_path: Path) -> None:
     }
     # A capture takes long enough for people to be told that the verdict is missing, before it comes.
     snapshotter = {"capture": {"sample_interval": "20s"}}
-    with running(chat, tmp_path, exporter=exporter, snapshotter=snapshotter) as chain, piped("piped"):
+    with (
+        running(chat, tmp_path, exporter=exporter, snapshotter=snapshotter) as chain,
+        piped("piped"),
+        ExitStack() as ports,
+    ):
         for name, answer in (
             ("nccl-dead", "killed-t75-json-2.30.7"),
             ("nccl-error", "error-async-one-json-2.30.7"),
             ("nccl-stalled", "lag-one-json-2.30.7"),
         ):
-            start_nccl_job(chain, tmp_path, name, answer)
+            start_nccl_job(chain, tmp_path, name, answer, ports.enter_context(shared_port()))
         start_job(chain, tmp_path, "slows", "slows", 150)
         start_job(chain, tmp_path, "stops", "stops", 20)
         start_job(chain, tmp_path, "sleeps", "sleeps", 20)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from exporter.nccl.watcher import NcclWatcher
 from exporter.procfs import ProcFS, Unreadable
 from exporter.ranks import ProcessId, Scan, TrainingProcess
 from exporter.yamlconfig import Duration
+from tests.running import shared_port
 
 TESTS = Path(__file__).parent.parent
 FOLDER = TESTS / "fixtures" / "nccl" / "transcripts"
@@ -30,9 +30,10 @@ PROCFS = ProcFS()
 Start = Callable[..., TrainingProcess]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[int]:
+    with shared_port() as port:
+        yield port
 
 
 @pytest.fixture
@@ -78,9 +79,8 @@ def gpus(status: object) -> int | None:
     return report.summary.gpus if report is not None and report.summary is not None else None
 
 
-def test_jobs_that_share_a_port_each_get_their_own_answer(start: Start) -> None:
+def test_jobs_that_share_a_port_each_get_their_own_answer(start: Start, port: int) -> None:
     """Healthy text answers name no process: nothing in them says whose they are."""
-    port = free_port()
     four = [start("four", rank, port, "twojobs-answer-4procs-2.30.7") for rank in range(2)]
     two = [start("two", rank, port, "twojobs-answer-2procs-2.30.7") for rank in range(2)]
     time = [2e9]
@@ -91,8 +91,9 @@ def test_jobs_that_share_a_port_each_get_their_own_answer(start: Start) -> None:
         assert {status.job_id: gpus(status) for status in watcher.latest} == {"four": 4, "two": 2}
 
 
-def test_a_job_that_never_answers_beside_one_that_does_is_not_given_its_answer(start: Start) -> None:
-    port = free_port()
+def test_a_job_that_never_answers_beside_one_that_does_is_not_given_its_answer(
+    start: Start, port: int
+) -> None:
     ours = start("ours", 0, port, "twojobs-answer-4procs-2.30.7")
     start("theirs", 0, port, "twojobs-answer-2procs-2.30.7")
     os.kill(ours.id.pid, signal.SIGSTOP)
@@ -104,8 +105,7 @@ def test_a_job_that_never_answers_beside_one_that_does_is_not_given_its_answer(s
     assert asked.skip == "ambiguous" or (asked.answer is not None and asked.answer.reason == "silent")
 
 
-def test_a_frozen_process_of_the_job_does_not_silence_it(start: Start) -> None:
-    port = free_port()
+def test_a_frozen_process_of_the_job_does_not_silence_it(start: Start, port: int) -> None:
     job = [start("job", rank, port, "healthy-json-2.30.7") for rank in range(3)]
     os.kill(job[1].id.pid, signal.SIGSTOP)
     # The kernel picks one of the three at random, so that the frozen one may be picked again and again.
@@ -117,7 +117,8 @@ def test_a_frozen_process_of_the_job_does_not_silence_it(start: Start) -> None:
 
 
 def test_ipv6(start: Start) -> None:
-    job = [start("job", 0, free_port(), "healthy-json-2.30.7", host="::1")]
+    with shared_port("::1") as port:
+        job = [start("job", 0, port, "healthy-json-2.30.7", host="::1")]
     asked = ask_job(PROCFS, job, CONFIG)
     assert asked.answer is not None
     assert asked.answer.report.complete
@@ -128,8 +129,7 @@ def test_ipv6(start: Start) -> None:
     os.environ.get("CI") != "true" and os.geteuid() != 0,
     reason="only root may enter another network namespace",
 )
-def test_a_job_in_a_network_namespace_of_its_own(start: Start) -> None:
-    port = free_port()
+def test_a_job_in_a_network_namespace_of_its_own(start: Start, port: int) -> None:
     inside = [start("inside", 0, port, "healthy-json-2.30.7", "--own-network")]
     outside = [start("outside", 0, port, "big-2.30.7")]
     assert gpus(ask_job(PROCFS, inside, CONFIG).answer) == 8
@@ -139,8 +139,8 @@ def test_a_job_in_a_network_namespace_of_its_own(start: Start) -> None:
     assert not target.shared
 
 
-def test_a_capture_asks_from_any_node_but_not_in_the_first_minutes(start: Start) -> None:
-    trainer = start("job", 0, free_port(), "healthy-json-2.30.7")
+def test_a_capture_asks_from_any_node_but_not_in_the_first_minutes(start: Start, port: int) -> None:
+    trainer = start("job", 0, port, "healthy-json-2.30.7")
     asked = ask_job(PROCFS, [trainer], NcclConfig(version="2.30.7"))
     assert asked.skip == "quiet_start"
     assert ask_job(PROCFS, [trainer], NcclConfig(version="2.26.2")).skip == "unsafe_version"
