@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import BinaryIO
 
 from exporter import procparse
-from exporter.procfs import ProcFS, Unreadable
+from exporter.procfs import ProcFS, Unreadable, open_regular
 
 _NAMES = (b"environ", b"__environ")
 _MOST_VARIABLES, _LONGEST = 4096, 4096
@@ -52,7 +52,7 @@ def read(procfs: ProcFS, pid: int) -> dict[str, str] | Unreadable:
 def _address(procfs: ProcFS, pid: int, path: str, base: int) -> int | None:
     """Where the process holds the variable, if this file of its memory map defines it."""
     try:
-        with (procfs.root / str(pid) / "root" / path.lstrip("/")).open("rb") as file:
+        with open_regular(f"{procfs.root}/{pid}/root/{path.lstrip('/')}") as file:
             found = symbol(file)
     except (OSError, ValueError, struct.error):
         return None

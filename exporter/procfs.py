@@ -9,13 +9,15 @@ lock of the target's memory map: of a process stuck in a page fault they may nev
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import stat as modes
 import threading
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from exporter import procparse
 from exporter.procparse import Cgroup, Head, Io, Pressure, Stat, Status, Usage
@@ -390,6 +392,15 @@ class ProcFS:
         if pid is None or os.path.exists(f"{self._root}/{pid}"):
             return Unreadable.UNSUPPORTED
         return Unreadable.GONE
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """A file of a process's own tree, to be read. A pipe or device in its place must not hold the reader: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    if not modes.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def _read(descriptor: int) -> bytes:

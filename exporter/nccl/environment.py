@@ -7,11 +7,9 @@ database, in the newest versions $HOME.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator, Mapping
 
-from exporter.procfs import ProcFS, Unreadable
+from exporter.procfs import ProcFS, Unreadable, open_regular
 
 _LARGEST = 64 * 1024  # bytes read of a file
 _LONGEST = 1023  # of a name or a value, as in NCCL
@@ -59,16 +57,9 @@ def _home(procfs: ProcFS, pid: int) -> str | None:
 
 
 def _text(path: str) -> str:
-    """The beginning of a regular file; empty where there is none. A pipe in its place must not hold the reader."""
+    """The beginning of a regular file; empty where there is none."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open_regular(path) as file:
+            return file.read(_LARGEST).decode("utf-8", "replace")
     except (OSError, ValueError):
         return ""
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
-        return os.read(descriptor, _LARGEST).decode("utf-8", "replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from exporter.nccl.model import Version, parse_version
-from exporter.procfs import ProcFS, Unreadable
+from exporter.procfs import ProcFS, Unreadable, open_regular
 
 # The library itself; libnccl-net.so and other plugins have names of their own.
 _LIBRARY = re.compile(r"libnccl\.so(?:\.(\d+(?:\.\d+)*))?$")
@@ -93,7 +93,7 @@ def _files(process: Path, mapping: _Mapping) -> Iterator[Path]:
 def embedded_version(path: Path) -> Version | None:
     """The version among the constants (`.rodata`) of a 64-bit ELF file; None where it cannot be found."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
             if identity not in _versions:

@@ -35,7 +35,7 @@ class Version(NamedTuple):
 
 def parse_version(text: str | None) -> Version | None:
     """`2.27.3`, `2.29.2rc1`, `2.30.7+cuda12.9`; None where there is no such number."""
-    found = re.match(r"\s*v?(\d+)\.(\d+)(?:\.(\d+))?", text or "")
+    found = re.match(r"\s*v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?(?!\d)", text or "")
     return Version(int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
 
 

@@ -42,10 +42,10 @@ _STATUS_MANY = re.compile(r"(\d+) ranks? (?:have|has) status (\w+)$")
 _STATUS_ONE = re.compile(r"Rank (?P<rank>-?\d+) has status (?P<value>\w+)" + _TAIL)
 _LAUNCH_HEAD = re.compile(r"Communicator ranks have different (collective|\w+) operation counts$")
 _LAUNCH_MANY = re.compile(
-    r"(\d+) ranks? (?:have|has) (?:launched up to operation (\d+)|not launched any operations)$"
+    r"(\d+) ranks? (?:have|has) (?:launched up to operation (\d{1,20})|not launched any operations)$"
 )
 _LAUNCH_ONE = re.compile(
-    r"Rank (?P<rank>-?\d+) has (?:launched up to operation (?P<value>\d+)|not launched any operations)"
+    r"Rank (?P<rank>-?\d+) has (?:launched up to operation (?P<value>\d{1,20})|not launched any operations)"
     + _TAIL
 )
 

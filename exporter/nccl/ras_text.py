@@ -32,7 +32,7 @@ _VERSION = re.compile(r"(?:N|R)CCL version (\S.*?) compiled with (?:\w+ )?\S+$")
 _RUNTIME = re.compile(r"\w+ runtime version (-?\d+), driver version (-?\d+)$")
 # Numbers may be negative where NCCL prints memory that is none of its figures (see sanity.py).
 _COMMUNICATORS = re.compile(r"Communicators\.\.\.(.*)$")
-_SECONDS = re.compile(r" ?\((\d+(?:\.\d+)?)s\)$")
+_SECONDS = re.compile(r" ?\((\d{1,9}(?:\.\d+)?)s\)$")
 _ROW = re.compile(
     r"\s*(\d+)\s+(\d+)\s+(-?\d+)\s+(-?\d+)(?:-(-?\d+))?\s+(-?\d+)\s+(-?\d+)"
     r"\s+([A-Z]+)\s+([A-Z]+(?:,[A-Z]+)*)\s*$"
@@ -99,7 +99,10 @@ class _Reader:
     def _take(self, line: str) -> bool:
         if not line.strip() or set(line) == {"="}:
             return True
-        return self._session(line) or self._headings(line) or self._section(line)
+        try:
+            return self._session(line) or self._headings(line) or self._section(line)
+        except ValueError:  # a number of more digits than Python reads is none of NCCL's
+            return False
 
     def _nothing(self, line: str) -> bool:
         """Outside of any section: parts of an answer that were copied without their headings."""

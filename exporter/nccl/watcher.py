@@ -104,6 +104,10 @@ class NcclWatcher:
 
     def _look(self, job_id: str, job: _Job, processes: Iterable[TrainingProcess]) -> None:
         now = self._now()
+        if max(job.look_at, job.ask_at) > now + self._config.interval * MOST_BACK_OFF:
+            # The clock was set back, or the interval made shorter.
+            job.look_at, job.ask_at = now, now + self._config.interval
+            job.listening_since = None if job.listening_since is None else min(job.listening_since, now)
         if self._config.enabled and now < max(job.look_at, job.ask_at):
             self._wait(job)
             return
@@ -163,7 +167,9 @@ class NcclWatcher:
             asked_at=ended,
             seconds=answer.reply.seconds,
             report=answer.report if good else None,
-            stalled={name: ended - stall.since for name, stall in job.stalls.items()} if good else {},
+            stalled={name: max(0.0, ended - stall.since) for name, stall in job.stalls.items()}
+            if good
+            else {},
             errors=tuple(sorted(job.errors.items())),
             failure=answer.detail,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,6 +56,16 @@ def test_process_that_is_gone() -> None:
 def test_tree_without_memory_is_unsupported(proc_tree: Any) -> None:
     proc_tree.process(100, argv=["/usr/bin/python3"])
     proc_tree.file("100/maps", "400000-500000 r-xp 00000000 08:01 1 /usr/bin/python3\n")
+    assert liveenviron.read(ProcFS(proc_tree.root), 100) is Unreadable.UNSUPPORTED
+
+
+def test_pipe_in_the_place_of_a_mapped_file_is_not_waited_for(proc_tree: Any) -> None:
+    proc_tree.process(100, argv=["/usr/bin/python3"])
+    proc_tree.file("100/maps", "400000-500000 r-xp 00000000 08:01 1 /usr/bin/python3\n")
+    proc_tree.file("100/mem", b"")
+    program = proc_tree.root / "100" / "root" / "usr" / "bin" / "python3"
+    program.parent.mkdir(parents=True)
+    os.mkfifo(program)
     assert liveenviron.read(ProcFS(proc_tree.root), 100) is Unreadable.UNSUPPORTED
 
 

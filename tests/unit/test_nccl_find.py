@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -288,6 +289,16 @@ def test_the_library_is_read_in_the_processs_own_file_tree(tmp_path: Path) -> No
     library = mapped_library(procfs, 10)
     assert library is not None
     assert (library.path, library.version) == ("/venv/libnccl.so.2", (2, 29, 7))  # type: ignore[union-attr]
+
+
+def test_a_pipe_in_the_place_of_a_library_is_not_waited_for(tmp_path: Path) -> None:
+    procfs, _ = make_proc(tmp_path / "proc", FakeProcess(10, library="/venv/libnccl.so.2.30.7"))
+    inside = tmp_path / "proc" / "10" / "root" / "venv"
+    inside.mkdir()
+    os.mkfifo(inside / "libnccl.so.2.30.7")
+    library = mapped_library(procfs, 10)
+    assert library is not None
+    assert library.version == (2, 30, 7)  # type: ignore[union-attr]  # its name says so
 
 
 def test_a_library_replaced_on_disk_is_read_through_its_mapping(tmp_path: Path) -> None:

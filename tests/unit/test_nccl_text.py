@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -239,6 +241,25 @@ def test_lines_in_any_order_are_no_trouble(lines: list[str]) -> None:
     to_json(parse("\n".join(lines).encode()))
 
 
+def with_endless_numbers(text: str) -> list[str]:
+    """The text with each number in turn replaced by one that no machine word and no `int()` takes."""
+    numbers = list(re.finditer(r"\d+", text))
+    return [
+        text[: one.start()] + "9" * 5000 + text[one.end() :] for one in numbers[:: max(1, len(numbers) // 40)]
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["killed-t75-2.30.7", "lag-two-ops-2.30.7", "error-init-one-2.24.3", "healthy-json-2.30.7"]
+)
+def test_a_number_of_thousands_of_digits_is_handed_back_or_left_out(name: str) -> None:
+    text = (FOLDER / f"{name}.reply").read_text()
+    for odd in (*with_endless_numbers(text), *with_endless_numbers(HEAD.format(error="OK") + WARNINGS)):
+        json.dumps(to_json(parse(odd.encode())), allow_nan=False)
+    endless = HEAD.replace("12090", "9" * 5000).format(error="OK")
+    assert parse(endless.encode()).not_understood[0].startswith("CUDA runtime version 9999")
+
+
 @pytest.mark.parametrize(
     ("text", "version"),
     [
@@ -248,6 +269,8 @@ def test_lines_in_any_order_are_no_trouble(lines: list[str]) -> None:
         ("2.26", (2, 26, 0)),
         ("v2.24.3-1", (2, 24, 3)),
         ("newest", None),
+        ("9" * 5000 + ".1", None),
+        ("2." + "9" * 5000, None),
         (None, None),
     ],
 )

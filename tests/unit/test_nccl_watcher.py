@@ -114,6 +114,27 @@ def test_a_job_is_asked_once_an_interval_however_often_it_is_polled(node: Node) 
     assert all(60 <= later - earlier < 66 for earlier, later in itertools.pairwise(times))
 
 
+def test_a_clock_that_is_set_back_keeps_nothing_from_being_asked(node: Node) -> None:
+    target, node.found = node.found, "not_listening"
+    node.poll()
+    node.found = target
+    node.poll(after=16)  # its service was seen to appear
+    assert node.poll(after=616).up
+    node.poll(after=-86_400)
+    assert isinstance(node.found, Target)
+    node.found = replace(
+        node.found, started=STARTED - 86_400
+    )  # by the kernel's time of boot, which is set as well
+    asked = len(node.questions)
+    for _ in range(21):
+        node.poll(after=3)
+    assert len(node.questions) == asked  # not sooner than an interval
+    for _ in range(200):
+        node.poll(after=3)
+    assert len(node.questions) > asked
+    assert node.watcher.latest[0].up
+
+
 def test_an_interval_below_a_minute_is_refused() -> None:
     with pytest.raises(ConfigError, match="60s or slower"):
         parse_yaml("interval: 10s", NcclConfig, "exporter.yml")
