@@ -39,6 +39,7 @@ class _Known:
     due: float = 0.0  # when to look at it again
     runs: bytes | None = None  # of its only thread when it was looked at closely
     miss: str | None = None  # what is wrong with what it says of itself
+    denied: bool = False  # its environment is not ours to read
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Look:
     facts: dict[int, Facts] = field(default_factory=dict)
     # Pid, command line, reason; of candidates too, which may have found a place nevertheless.
     misses: list[tuple[int, tuple[str, ...], str]] = field(default_factory=list)
-    denied: int = 0  # Python processes whose environment is not ours to read
+    denied: set[int] = field(default_factory=set)  # Python processes whose environment is not ours to read
     changed: bool = True
 
 
@@ -299,6 +300,7 @@ class CandidateReader:
             state=stat.state,
             again=now + self._pause(stat.start_ticks, now),
             miss=reading.miss,
+            denied=reading.denied,
         )
         self._take_relatives(candidate, stat.ppid, now)
         return True
@@ -343,10 +345,13 @@ class CandidateReader:
         for pid, known in alive.items():
             if known.miss is not None:
                 look.misses.append((pid, known.candidate.command_line, known.miss))
+            if known.denied:
+                look.denied.add(pid)
         for pid, foreign in self._foreign.items():
             if foreign.miss is not None:
                 look.misses.append((pid, foreign.command_line, foreign.miss))
-            look.denied += foreign.denied
+            if foreign.denied:
+                look.denied.add(pid)
         return look
 
     def _ancestors(self, pid: int, parents: dict[int, int]) -> Iterator[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -21,10 +22,19 @@ def run(options: argparse.Namespace, *errors: type[Exception], log_level: str) -
     )
     expected: tuple[type[Exception], ...] = (ConfigError, *errors)
     try:
+        _check_procfs(getattr(options, "procfs", None))
         return int(options.run(options))
     except expected as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _check_procfs(folder: Path | None) -> None:
+    """Only at the start: a mount that goes away later is told by metrics. Raises ConfigError."""
+    if folder is not None and not os.path.lexists(folder / "self"):
+        raise ConfigError(
+            f"--path.procfs {folder}: no /proc is there: name the folder where the node's is mounted"
+        )
 
 
 def add_config_flag(parser: argparse.ArgumentParser) -> None:

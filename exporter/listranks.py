@@ -10,6 +10,11 @@ from typing import TextIO
 from exporter.ranks import Scan
 
 _WIDEST_COMMAND = 60  # characters of a command line that the table shows
+_HINTS = (
+    "A rank is a Python process whose environment gives it a place in a job, such as RANK and WORLD_SIZE:"
+    " docs/ranks.md.\n",
+    "Inside a container only its own processes are seen: run this on the node, or give --path.procfs.\n",
+)
 
 
 def run(scan: Scan, *, as_json: bool, out: TextIO) -> int:
@@ -41,6 +46,8 @@ def to_table(scan: Scan) -> Iterable[str]:
     """The scan as lines of text: per job its processes, then what was nearly a rank."""
     if not scan.processes:
         yield f"No training processes on {scan.node}.\n"
+        if not scan.near_misses:
+            yield from _HINTS
     for job in scan.jobs:
         yield f"Job {job.job_id}: {job.running} of {job.expected} ranks of this node run"
         yield f", world size {job.world_size}" if job.world_size is not None else ""

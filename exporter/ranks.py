@@ -158,7 +158,7 @@ class RankFinder:
             near_misses=tuple(sorted(misses.values(), key=lambda one: one.pid)[:MOST_PROCESSES]),
             jobs=self._expected.jobs(kept, placement.conflicts),
             dropped=dropped,
-            denied=look.denied,
+            denied=len(look.denied - {one.id.pid for one in placement.placed}),
         )
 
     def _process(self, one: Placed, look: Look) -> TrainingProcess:

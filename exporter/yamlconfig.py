@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,7 +91,9 @@ def load(path: Path, wanted: type[T]) -> T:
     """Read a YAML file into `wanted`. Raises ConfigError."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     return parse(text, wanted, str(path))
 
@@ -112,22 +114,30 @@ def parse(text: str, wanted: type[T], where: str) -> T:
 
 
 def _explain(message: str, wanted: type) -> str:
-    """msgspec's sentence, with the nearest right name where a key is unknown."""
-    unknown = re.search(r"unknown field `([^`]*)`", message)
+    """msgspec's sentence; where a key is unknown, with the right name or place, or all that could be there."""
+    unknown = re.search(r"unknown field `([^`]*)`(?: - at `\$([^`]*)`)?", message)
     if unknown is None:
         return message
-    near = difflib.get_close_matches(unknown[1], sorted(_keys(wanted)), n=1)
-    hint = f"; did you mean `{near[0]}`?" if near else ""
-    return message + hint
+    name, here = unknown[1], (unknown[2] or "").removeprefix(".")
+    places = dict.fromkeys(_keys(wanted))
+    beside = [key for place, key in places if place == re.sub(r"\[\d+\]", "[]", here)]
+    near = difflib.get_close_matches(name, beside, n=1)
+    elsewhere = difflib.get_close_matches(name, [key for _, key in places], n=1)
+    if near and elsewhere != [name]:
+        return f"{message}; did you mean `{near[0]}`?"
+    if elsewhere:
+        meant = [f"`{place}.{key}`".replace("`.", "`") for place, key in places if key == elsewhere[0]]
+        return f"{message}; did you mean {' or '.join(meant)}?"
+    return f"{message}; there are {', '.join(f'`{key}`' for key in beside)}"
 
 
-def _keys(wanted: Any, seen: frozenset[Any] = frozenset()) -> set[str]:
-    """All key names of a struct type and of the struct types inside it."""
+def _keys(wanted: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every key of a struct type and of those inside it: where it stands (`logs[]`, at the top ``) and its name."""
     if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
-        if wanted in seen:
-            return set()
-        names: set[str] = set()
         for one in msgspec.structs.fields(wanted):
-            names |= {one.encode_name} | _keys(one.type, seen | {wanted})
-        return names
-    return {name for inner in getattr(wanted, "__args__", ()) for name in _keys(inner, seen)}
+            yield path, one.encode_name
+            yield from _keys(one.type, f"{path}.{one.encode_name}".removeprefix("."))
+    else:
+        many = "[]" if getattr(wanted, "__origin__", None) is tuple else ""
+        for inner in getattr(wanted, "__args__", ()):
+            yield from _keys(inner, path + many)

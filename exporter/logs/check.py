@@ -129,14 +129,11 @@ def _records(stream: BinaryIO) -> Iterable[bytes]:
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files, and those in folders, without compressed ones."""
+    """The files, and those in folders, without compressed ones; a folder itself where it holds none."""
     for path in paths:
-        if path.is_dir():
-            yield from sorted(
-                one for one in path.rglob("*") if one.is_file() and not one.name.endswith(COMPRESSED)
-            )
-        else:
-            yield path
+        inside = path.rglob("*") if path.is_dir() else ()
+        logs = sorted(one for one in inside if one.is_file() and not one.name.endswith(COMPRESSED))
+        yield from logs or (path,)
 
 
 def run(paths: Sequence[Path], *, as_json: bool, records: bool, explain: bool, out: TextIO) -> int:
@@ -144,6 +141,8 @@ def run(paths: Sequence[Path], *, as_json: bool, records: bool, explain: bool, o
     failed = False
     for file in _files(paths):
         try:
+            if file.is_dir():
+                raise NotFollowable(f"{file}: no log is in this folder; compressed files are not read")
             if not file.is_file():
                 refuse(str(file), file.stat().st_mode)
             found = check(file, records=records, explain=explain)

@@ -113,10 +113,10 @@ class AgentClient:
             finally:
                 reply.close()
         except urllib3.exceptions.NewConnectionError as error:
+            refused = isinstance(error.__cause__, ConnectionRefusedError)
+            hint = ": no agent listens there (hangscope-snapshotter agent)" if refused else ""
             raise AgentFailure(
-                "unreachable",
-                f"{agent.address} cannot be asked: {why(error)}",
-                away=isinstance(error.__cause__, ConnectionRefusedError),
+                "unreachable", f"{agent.address} cannot be asked: {why(error)}{hint}", away=refused
             ) from error
         except urllib3.exceptions.ConnectTimeoutError as error:
             raise AgentFailure("unreachable", f"{agent.address} does not answer") from error

@@ -310,7 +310,7 @@ def unseen(scan: Scan) -> str:
     processes = "1 Python process" if scan.denied == 1 else f"{scan.denied} Python processes"
     return (
         f", as far as can be told: {processes} of other users cannot be looked into; "
-        "run as root or with CAP_SYS_PTRACE"
+        "run as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
     )
 
 
@@ -318,5 +318,5 @@ def _nothing_found(scan: Scan, job_id: str | None, node: str) -> str:
     jobs = sorted({process.job_id for process in scan.processes})
     if job_id is None:
         return f"no training process runs on {node}"
-    others = f"; the jobs here are {', '.join(jobs)}" if jobs else ""
+    others = f"; the jobs here are {', '.join(jobs)}" if jobs else ", nor of any other job"
     return f"no process of job {job_id} is left on {node}{others}"

@@ -316,6 +316,11 @@ def test_a_job_without_a_process_is_an_answer(start: Callable[..., subprocess.Po
     assert answer.job_id == "job"
 
 
+def test_a_node_where_nothing_trains_says_so() -> None:
+    answer = capture_node(lambda: Scan(1.0, "node-a", ()), PROCFS, pyspy(), node="node-a", job_id="job")
+    assert answer.error == "no process of job job is left on node-a, nor of any other job"
+
+
 def test_where_others_processes_cannot_be_looked_into_nobody_is_called_gone() -> None:
     scan = Scan(1.0, "node-a", (), denied=3)
     answer = capture_node(lambda: scan, PROCFS, pyspy(), node="node-a", job_id="job")

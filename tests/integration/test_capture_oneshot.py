@@ -159,7 +159,10 @@ def test_through_agents_one_of_which_is_gone(job: int, tmp_path: Path, agent: st
     ran = Ran("--job", JOB, "--nodes", f"{agent},127.0.0.1:9", "-o", target, settings=settings)
 
     assert ran.status == 0, ran.said
-    assert "not complete: 127.0.0.1:9: 127.0.0.1:9 cannot be asked: Connection refused" in ran.said
+    assert (
+        "not complete: 127.0.0.1:9: 127.0.0.1:9 cannot be asked: Connection refused: no agent listens"
+        in ran.said
+    )
     bundle = open_folder(target)
     assert [(entry.node, entry.outcome) for entry in bundle.manifest().nodes] == [
         ("gpu-node-1", "ok"),

@@ -71,6 +71,15 @@ def test_a_folder(tmp_path: Path) -> None:
     assert [Path(json.loads(line)["file"]).name for line in text.splitlines()] == ["one.log", "two.log"]
 
 
+def test_a_folder_without_a_log_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.log.gz").touch()
+    status, text = _run(tmp_path, as_json=False)
+    assert (status, text) == (
+        1,
+        f"error: {tmp_path}: no log is in this folder; compressed files are not read\n",
+    )
+
+
 def test_what_cannot_be_read_is_said_and_the_rest_goes_on(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty.log").touch()

@@ -6,8 +6,10 @@ import io
 import json
 from typing import Any
 
+import pytest
+
 from exporter import listranks
-from exporter.procfs import ProcFS
+from exporter.procfs import ProcFS, Unreadable
 from exporter.ranks import RankFinder
 
 
@@ -58,6 +60,34 @@ def test_nothing_found(proc_tree: Any) -> None:
     assert status == 2
     assert text.startswith("No training processes on node-x.")
     assert "RANK is '3; rm'" in text
+
+
+def test_where_nothing_is_even_near_it_says_what_a_rank_is(proc_tree: Any) -> None:
+    proc_tree.process(100, argv=["/usr/bin/python3", "x.py"])
+    status, text = listed(proc_tree, as_json=False)
+    assert status == 2
+    assert "such as RANK and WORLD_SIZE" in text and "--path.procfs" in text
+    status, text = listed(proc_tree, as_json=True)
+    assert (status, json.loads(text)["processes"]) == (2, [])
+
+
+def test_who_may_not_be_looked_into_is_counted_unless_it_has_a_place(
+    proc_tree: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    procfs = ProcFS(proc_tree.root)
+    environ = procfs.environ
+    monkeypatch.setattr(
+        procfs, "environ", lambda pid: Unreadable.DENIED if pid in (200, 300, 400) else environ(pid)
+    )
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "h"}
+    proc_tree.process(100, argv=["/usr/bin/python3", "train.py"], environ=place)
+    proc_tree.process(200, ppid=100, argv=["/usr/bin/python3", "helper.py"])  # of a rank: it has a place
+    proc_tree.process(300, argv=["/usr/bin/python3", "t.py"], threads=["pt_gloo_runloop"])  # torch's name
+    proc_tree.process(400, argv=["/usr/bin/python3", "x.py"])
+    scan = RankFinder(procfs, node="node-x", now=lambda: 1_700_003_600.0).scan()
+    assert [one.id.pid for one in scan.processes] == [100, 200]
+    assert [one.pid for one in scan.near_misses] == [300, 400]
+    assert scan.denied == 2
 
 
 def test_control_characters_of_a_command_line_do_not_reach_the_terminal(proc_tree: Any) -> None:

@@ -52,6 +52,10 @@ def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
         ("lgos: []", ("unknown field `lgos`", "did you mean `logs`?")),
         ("limits: {hang_limt: 5m}", ("unknown field `hang_limt`", "$.limits", "did you mean `hang_limit`?")),
         ("logs: [{path: /a}, {path: /b, patern: x}]", ("$.logs[1]", "did you mean `pattern`?")),
+        ("hang_limit: 5m", ("unknown field", "`limits.hang_limit`", "`logs[].hang_limit`")),
+        ("logs: [{path: /a, floor: 1m}]", ("$.logs[0]", "did you mean `limits.floor`?")),
+        ("agents: {}", ("unknown field `agents`; there are `node_name`, ", "`nccl`")),
+        ("logs: [{path: /a, zzz: 1}]", ("$.logs[0]", "there are `path`, `job_id`, ")),
         ("limits: {hang_limit: soon}", ("$.limits.hang_limit", "'soon' is no duration", "write it like")),
         ("limits: {hang_limit: [1]}", ("$.limits.hang_limit", "expected a duration, got list")),
         ("limits: {hang_limit: -3}", ("$.limits.hang_limit", "-3 is negative")),
@@ -85,7 +89,7 @@ def test_a_mistake_names_file_place_and_remedy(tmp_path: Path, text: str, words:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"absent\.yml: cannot be read"):
+    with pytest.raises(ConfigError, match=r"absent\.yml: cannot be read: No such file or directory$"):
         yamlconfig.load(tmp_path / "absent.yml", config.Config)
     binary = tmp_path / "binary.yml"
     binary.write_bytes(b"\xff\xfe")
