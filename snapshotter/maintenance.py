@@ -17,7 +17,7 @@ from snapshotter.bundle.retention import collect
 from snapshotter.bundle.schema import Manifest
 from snapshotter.bundle.store import BundleStore
 from snapshotter.config import Config
-from snapshotter.errors import SnapshotterError
+from snapshotter.errors import CannotStore, SnapshotterError
 from snapshotter.incidents import Incident
 
 _LEFT_BEHIND_AFTER = 3600.0
@@ -34,7 +34,7 @@ class Reindexed:
 
 def gc(config: Config, folder: Path, *, now: Callable[[], float], out: TextIO) -> int:
     """The `gc` command; `folder` is `--storage.path`. Raises CannotStore, OSError. Exit status 0."""
-    index, store = app.open_index(config, folder), app.open_bundles(config, folder)
+    index, store = _open(config, folder)
     try:
         limits = config.storage
         gone = collect(index, store, now=now(), keep_seconds=limits.keep, max_bytes=limits.max_size)
@@ -49,7 +49,7 @@ def gc(config: Config, folder: Path, *, now: Callable[[], float], out: TextIO) -
 
 def reindex(config: Config, folder: Path, *, out: TextIO) -> int:
     """The `reindex` command. Raises CannotStore, OSError. Exit status 1 where a bundle is damaged."""
-    index, store = app.open_index(config, folder), app.open_bundles(config, folder)
+    index, store = _open(config, folder)
     try:
         result = rebuild(index, store)
     finally:
@@ -58,6 +58,14 @@ def reindex(config: Config, folder: Path, *, out: TextIO) -> int:
         print(f"left out: {line}", file=out)
     print(f"{result.entered} bundles entered, {result.forgotten} entries without a bundle removed", file=out)
     return 1 if result.damaged else 0
+
+
+def _open(config: Config, folder: Path) -> tuple[Index, BundleStore]:
+    """What the service has; a folder that is not there is another than the service's. Raises CannotStore."""
+    needed = config.storage.index is None or config.storage.bundles is None
+    if needed and not folder.is_dir():
+        raise CannotStore(f"--storage.path {folder}: no such folder", "name the one that the service has")
+    return app.open_index(config, folder), app.open_bundles(config, folder)
 
 
 def rebuild(index: Index, store: BundleStore) -> Reindexed:

@@ -38,6 +38,12 @@ def test_it_does_not_listen_to_the_world_unprotected(tmp_path: Path) -> None:
         assert "--web.token-file" in line
 
 
+def test_what_cleans_up_makes_no_folder_of_its_own(tmp_path: Path) -> None:
+    line = refused("gc", f"--storage.path={tmp_path / 'mistyped'}")
+    assert "mistyped: no such folder: name the one that the service has" in line
+    assert not (tmp_path / "mistyped").exists()
+
+
 def test_an_agent_wants_a_token(tmp_path: Path, token: Path) -> None:
     assert "--web.token-file is needed" in refused("agent", "--web.listen-address=127.0.0.1:0")
     token.chmod(0o644)
