@@ -105,7 +105,7 @@ class Taker:
         if not written:  # another snapshotter took this one for dead and was faster
             self._adopt(capture_id)
             return
-        self._index.finish(manifest, sum(map(len, files.values())), self._owner)
+        self._finish(manifest, sum(map(len, files.values())))
         self._metrics.count_capture(request.trigger, manifest.outcome, manifest.finished_at - started)
         self._metrics.count_answers(gathered)
         audit(
@@ -135,7 +135,14 @@ class Taker:
 
     def _adopt(self, capture_id: str) -> None:
         manifest = open_bundle(self._store, capture_id).manifest()
-        self._index.finish(manifest, self._store.size(capture_id), self._owner)
+        self._finish(manifest, self._store.size(capture_id))
+
+    def _finish(self, manifest: Manifest, size: int) -> None:
+        self._index.finish(manifest, size, self._owner)
+        record = self._index.get(manifest.capture_id)
+        if record is not None and record.pinned and not manifest.pinned:  # it was pinned while it was taken
+            pinned = schema.with_pin(manifest, True)
+            self._store.replace(manifest.capture_id, schema.MANIFEST, writer.encode_manifest(pinned))
 
     def _put(self, capture_id: str, files: dict[str, bytes]) -> bool:
         """Store a bundle; while the store fails, make room as far as the cap allows and try again."""

@@ -166,11 +166,14 @@ class Index:
         self._update(captures.c.id == capture_id, progress=text)
 
     def finish(self, manifest: Manifest, size: int, owner: str) -> bool:
-        """Record a capture whose bundle of `size` bytes is stored; False if it is no longer the owner's."""
-        return self._update(
-            sa.and_(captures.c.id == manifest.capture_id, captures.c.owner == owner),
-            **records.manifest_row(manifest, size),
-        )
+        """Record a capture whose bundle of `size` bytes is stored; False if it is no longer the owner's.
+
+        Whether it is pinned stays: that may have been said while it was taken.
+        """
+        row = records.manifest_row(manifest, size)
+        del row["pinned"]
+        mine = sa.and_(captures.c.id == manifest.capture_id, captures.c.owner == owner)
+        return self._update(mine, **row)
 
     def fail(self, capture_id: str, owner: str, error: str, now: float) -> bool:
         """Record that a capture left nothing; False if it is no longer the owner's."""

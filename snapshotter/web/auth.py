@@ -91,13 +91,21 @@ class Auth:
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             raise Forbidden("a page of another site may not do this")
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.host:
+        if origin is not None and place_of(origin) != request.host:
             raise Forbidden("a page of another site may not do this")
         if self._token is None or self._basic_auth():
             return
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not self._token.matches(given.strip()):
             raise Unauthorized("no token, or a wrong one", "send Authorization: Bearer <token>")
+
+
+def place_of(address: str) -> str:
+    """Host and port of an address; empty for what is none, such as `null`."""
+    try:
+        return urlsplit(address).netloc
+    except ValueError:
+        return ""
 
 
 def who(request: Request) -> str:

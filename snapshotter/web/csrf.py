@@ -9,11 +9,11 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from urllib.parse import urlsplit
 
 import flask
 
 from snapshotter.errors import Forbidden
+from snapshotter.web.auth import place_of
 
 COOKIE = "hangscope_csrf"
 FIELD = "csrf_token"
@@ -53,10 +53,9 @@ def check(external_url: str = "") -> None:
     if site not in (None, "same-origin", "none"):
         raise Forbidden("the form was sent from another web site", remedy)
     origin = headers.get("Origin")
-    if site is None and origin is not None:
-        ours = {flask.request.host, urlsplit(external_url).netloc}
-        if urlsplit(origin).netloc not in ours:
-            raise Forbidden("the form was sent from another web site", remedy)
+    ours = {flask.request.host, place_of(external_url)} - {""}
+    if site is None and origin is not None and place_of(origin) not in ours:
+        raise Forbidden("the form was sent from another web site", remedy)
     cookie = flask.request.cookies.get(COOKIE, "")
     sent = flask.request.form.get(FIELD, "")
     if not _TOKEN.match(cookie) or not hmac.compare_digest(cookie.encode(), sent.encode()):

@@ -244,7 +244,14 @@ def test_ras_trouble_is_said_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", ["", "{", "{}", "[1]", '{"communicators": [{"ranks": 5}]}', "=\n=\n=\n", "\x00"]
+    "raw",
+    [
+        *("", "{", "{}", "[1]", "=\n=\n=\n", "\x00"),
+        '{"communicators": [{"ranks": 5}]}',
+        '{"communicators": [{"missing_ranks_count": Infinity}]}',
+        '{"communicators": [{"missing_ranks_count": NaN}]}',
+        f'{{"communicators": [{{"size": {"9" * 5000}}}]}}',
+    ],
 )
 def test_any_text_is_read_as_a_reply(raw: str) -> None:
     assert nccl.read(raw).line

@@ -255,6 +255,29 @@ def test_a_pinned_capture_stays(service: Service) -> None:
     assert service.client.patch(path, json={"pin": True}).status_code == 400
 
 
+def test_a_capture_that_is_pinned_while_it_waits_or_runs_stays_so(service: Service) -> None:
+    go = threading.Event()
+
+    def slow(request: CaptureRequest) -> tuple[NodeAnswer, ...]:
+        go.wait(60)
+        return ()
+
+    service.capturer.answers = slow
+    running = ask(service, job_id="llama")
+    wait_for(lambda: service.state(running) == "running")
+    waiting = ask(service, job_id="llama")
+    for capture_id in (running, waiting):
+        answer = service.client.patch(f"/api/v1/captures/{capture_id}", json={"pinned": True})
+        assert answer.json["pinned"] is True
+    go.set()
+    for capture_id in (running, waiting):
+        service.wait(capture_id)
+        shown = api(service, f"/{capture_id}")
+        assert shown["pinned"] is True
+        wait_for(lambda of=capture_id: api(service, f"/{of}")["manifest"]["pinned"])
+        assert service.client.delete(f"/api/v1/captures/{capture_id}").status_code == 409
+
+
 @pytest.mark.parametrize("name", [NOWHERE, "x", "..", "%2e%2e", "a b", "..%2f..%2fetc"])
 @pytest.mark.parametrize("part", ["", "/report", "/stacks", "/nccl", "/flamegraph.svg", "/bundle.zip"])
 def test_what_is_not_there_is_404(service: Service, name: str, part: str) -> None:

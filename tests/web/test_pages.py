@@ -277,6 +277,8 @@ def test_the_list_is_filtered(service: Any, made: Callable[..., str]) -> None:
     assert rows("cause=compute") == 0
     assert rows("until=2001-01-01") == 0
     assert rows("since=2001-01-01") == 2
+    assert rows("until=9999-12-31") == rows("since=0001-01-01") == 2
+    assert rows("until=0001-01-01") == rows("until=0999-01-01") == rows("since=9999-12-31") == 0
     assert "days like 2026-11-30" in get(service.client, "/?since=yesterday").text
 
 
@@ -339,6 +341,8 @@ FORGED = (  # fields, headers, whether the browser sends the cookie
     ({"csrf_token": "x" * 43}, {}, True),
     ({"csrf_token": "right"}, {}, False),
     ({"csrf_token": "right"}, {"Origin": "https://evil.example"}, True),
+    ({"csrf_token": "right"}, {"Origin": "http://["}, True),
+    ({"csrf_token": "right"}, {"Origin": "null"}, True),
     ({"csrf_token": "right"}, {"Sec-Fetch-Site": "cross-site"}, True),
     ({"csrf_token": "right"}, {"Sec-Fetch-Site": "same-site"}, True),
 )

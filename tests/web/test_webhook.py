@@ -361,10 +361,18 @@ def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}, {"Origin": "null"}]
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        *(
+            {"Origin": origin}
+            for origin in ("http://evil.example", "null", "", "http://[", "http://a]b", "//\u2100")
+        ),
+    ],
 )
 def test_a_page_of_another_site_may_not_ask(service: Service, headers: dict[str, str]) -> None:
     assert service.client.post("/api/v1/captures", json={}, headers=headers).status_code == 403
+    assert service.client.post("/api/v1/alerts", json=service.alert(), headers=headers).status_code == 403
     assert (
         service.client.post("/api/v1/captures", json={}, headers={"Origin": "http://localhost"}).status_code
         == 202

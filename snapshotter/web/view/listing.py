@@ -45,8 +45,9 @@ def find(lookup: Lookup, wanted: Filter, *, known_jobs: frozenset[str]) -> Liste
     job = wanted.job if wanted.job in known_jobs else None
     part = "" if job else wanted.job.lower()
     cursor: str | None = wanted.before or None
-    if cursor is None and wanted.until is not None:
-        cursor = (wanted.until + timedelta(days=1)).strftime("%Y%m%dT000000Z")  # ids sort by time
+    if cursor is None and wanted.until is not None and wanted.until < date.max:
+        after = wanted.until + timedelta(days=1)
+        cursor = after.isoformat().replace("-", "") + "T000000Z"  # ids sort by time
     since = None if wanted.since is None else datetime(*wanted.since.timetuple()[:3], tzinfo=UTC).timestamp()
     kept: list[CaptureRecord] = []
     looked_at = 0

@@ -60,7 +60,7 @@ def read(raw: str) -> Status:
     if body[1] and not _has_heading(raw):
         try:
             return _of_json(json.loads(body[1] + body[2]))
-        except (ValueError, RecursionError, TypeError, AttributeError):
+        except (ValueError, RecursionError, TypeError, AttributeError, OverflowError):
             pass
     return _of_text(raw.replace("\r\n", "\n").split("\n"))
 
