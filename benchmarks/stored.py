@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -73,9 +72,9 @@ class Site:
 @contextlib.contextmanager
 def serve(folder: Path, capture: Capture = lambda request, progress: ()) -> Iterator[Site]:
     """A service with its data in `folder`; `capture` is what its pages' form leads to."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
+    server = Server(("127.0.0.1", 0), None, numthreads=8)
+    server.prepare()  # what asks already waits for the application
+    url = f"http://127.0.0.1:{server.bind_addr[1]}"
     running = app.start(
         Config,
         folder,
@@ -85,8 +84,7 @@ def serve(folder: Path, capture: Capture = lambda request, progress: ()) -> Iter
         external_url=url,
         reload=lambda: None,
     )
-    server = Server(("127.0.0.1", port), app.create_app(running.services), numthreads=8)
-    server.prepare()
+    server.wsgi_app = app.create_app(running.services)
     thread = threading.Thread(target=server.serve, name="pages")
     thread.start()
     try:

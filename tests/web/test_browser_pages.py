@@ -36,7 +36,7 @@ class SlowCapture:
 
     def __call__(self, request: CaptureRequest, progress: Progress) -> tuple[Gathered, ...]:
         progress("gpu-node-0: sample 1 of 2: 5 of 16 processes")
-        assert self.may_end.wait(60)
+        assert self.may_end.wait(250)
         return tuple(map(Gathered.of, imaginary_job(8, job_id=request.job_id).nodes))
 
 
