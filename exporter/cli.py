@@ -17,6 +17,7 @@ from exporter.procfs import ProcFS
 from exporter.ranks import RankFinder
 from exporter.service import Service, node_name
 
+_RIGHTS = "Other users' processes are seen by root alone, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH."
 _OPEN_FILES = 4 * procfs.MOST_KEPT_OPEN
 
 
@@ -33,32 +34,61 @@ def _parser() -> argparse.ArgumentParser:
         prog="hangscope-exporter",
         description="Prometheus exporter for the training processes of one node: age of the last logged "
         "iteration, what each rank waits for, NCCL communicator status. Without a command it serves.",
+        epilog="Try list-ranks and check-log FILE first: do they see your job and understand its log?",
     )
     parser.add_argument("--version", action="version", version=f"hangscope-exporter {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    serve = commands.add_parser("serve", help="serve the metrics of this node (the default)")
+    serve = commands.add_parser(
+        "serve",
+        help="serve the metrics of this node (the default)",
+        description="Serves /metrics for Prometheus, and at / a page that says what is seen of each job and log "
+        f"of this node, which limit holds and what is missing. {_RIGHTS} SIGHUP or POST /-/reload reads the "
+        "configuration again.",
+    )
     _add_node_flags(serve)
     commandline.add_web_flags(serve, listen=":11028")
     commandline.add_log_flag(serve)
     serve.set_defaults(run=_serve)
 
-    log = commands.add_parser("check-log", help="say what is understood of a training log")
+    log = commands.add_parser(
+        "check-log",
+        help="say what is understood of a training log",
+        description="Reads logs from their beginning as the exporter would: framework, iterations, whether "
+        "training goes on. Exit status 1 where one cannot be read.",
+        epilog="example: hangscope-exporter check-log --explain train.log",
+    )
     log.add_argument("paths", nargs="+", type=Path, metavar="FILE", help="log files, or folders of them")
     log.add_argument("--format", choices=("text", "json"), default="text", help="(%(default)s)")
     log.add_argument("--records", action="store_true", help="list every iteration record as well")
     log.add_argument("--explain", action="store_true", help="say why records that nearly matched did not")
     log.set_defaults(run=_check_log)
 
-    nccl = commands.add_parser("check-nccl", help="read a RAS answer as the exporter would; prints JSON")
+    nccl = commands.add_parser(
+        "check-nccl",
+        help="read a RAS answer as the exporter would; prints JSON",
+        description="An answer that was saved is only read. A service is asked at once, whatever its version: "
+        "from 2.26 to 2.28.6 a question can crash the job (docs/nccl.md). Exit status 2 where nothing was "
+        "understood.",
+        epilog="example: hangscope-exporter check-nccl localhost:28028",
+    )
     nccl.add_argument("target", metavar="FILE|HOST:PORT", help="a saved answer, or a RAS service to ask once")
     nccl.set_defaults(run=_check_nccl)
 
-    check = commands.add_parser("check-config", help="check a configuration file")
-    check.add_argument("file", type=Path)
+    check = commands.add_parser(
+        "check-config",
+        help="check a configuration file",
+        description="Prints that the file is good, or the key that is wrong and what to write; exit status 1 then.",
+    )
+    check.add_argument("file", type=Path, metavar="FILE", help="what serve is given as --config.file")
     check.set_defaults(run=_check_config)
 
-    ranks = commands.add_parser("list-ranks", help="list the training processes seen on this node")
+    ranks = commands.add_parser(
+        "list-ranks",
+        help="list the training processes seen on this node",
+        description="Prints the ranks of each job with their DataLoader workers and launchers, and the Python "
+        f"processes that are nearly ranks, with the reason. {_RIGHTS} Exit status 2 where nothing trains.",
+    )
     _add_node_flags(ranks)
     ranks.add_argument("--format", choices=("table", "json"), default="table", help="(%(default)s)")
     ranks.set_defaults(run=_list_ranks)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from snapshotter import serving
 
 
+_AS_THE_SERVICE = "Give it the service's --config.file and --storage.path; it may run beside the service."
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Exit status: 0; 1 for an error said on stderr; 2 where nothing could be analysed."""
     options = _parser().parse_args(arguments)
@@ -31,11 +34,19 @@ def _parser() -> argparse.ArgumentParser:
         prog="hangscope-snapshotter",
         description="Takes the stacks of every process of a training job, merges them and says which rank "
         "is to blame and what it is doing.",
+        epilog="A job hangs now and nothing is set up: capture -o report.html, as root, on its node.",
     )
     parser.add_argument("--version", action="version", version=f"hangscope-snapshotter {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    serve = commands.add_parser("serve", help="the service: webhook, captures, report pages, metrics")
+    serve = commands.add_parser(
+        "serve",
+        help="the service: webhook, captures, report pages, metrics",
+        description="Alertmanager's webhook posts to /api/v1/alerts; the job is captured by the agents of its nodes, "
+        "or on this node where neither --prometheus.url nor agents.nodes names any; pages, API and /metrics show "
+        "what came of it. To be reached from other machines it wants a token, a password or client certificates.",
+        epilog="a token: (umask 077; openssl rand -hex 32 > FILE)",
+    )
     commandline.add_config_flag(serve)
     _add_storage_flag(serve)
     _add_serving_flags(serve, port=11029)
@@ -73,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
         "capture",
         help="capture a job of this node now, without any server",
         description="Take the stacks of every process of a job on this node (or through agents), analyse "
-        "them and write a bundle or one self-contained page.",
+        "them and write a bundle or one self-contained page. As root, or as the job's user where the kernel "
+        "lets him (kernel.yama.ptrace_scope 0). Exit status 2 where no process was found.",
+        epilog="example: hangscope-snapshotter capture -o report.html",
     )
     commandline.add_config_flag(capture)
     commandline.add_procfs_flag(capture)
@@ -85,19 +98,32 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     gc = commands.add_parser(
-        "gc", help="delete captures that are too old or too much (the service does so itself)"
+        "gc",
+        help="delete captures that are too old or too much (the service does so itself)",
+        description=f"Deletes what storage.keep and storage.max_size no longer allow. {_AS_THE_SERVICE}",
     )
     commandline.add_config_flag(gc)
     _add_storage_flag(gc)
     gc.set_defaults(run=_gc)
 
-    reindex = commands.add_parser("reindex", help="rebuild the index of captures from the bundles")
+    reindex = commands.add_parser(
+        "reindex",
+        help="rebuild the index of captures from the bundles",
+        description="For an index that was lost or damaged, or bundles that were copied in. Exit status 1 where "
+        f"bundles are damaged and left out. {_AS_THE_SERVICE}",
+    )
     commandline.add_config_flag(reindex)
     _add_storage_flag(reindex)
     reindex.set_defaults(run=_reindex)
 
-    check = commands.add_parser("check-config", help="check a configuration file")
-    check.add_argument("file", type=Path)
+    check = commands.add_parser(
+        "check-config",
+        help="check a configuration file",
+        description="Prints that the file is good, or the key that is wrong and what to write; exit status 1 then.",
+    )
+    check.add_argument(
+        "file", type=Path, metavar="FILE", help="what serve or agent is given as --config.file"
+    )
     check.set_defaults(run=_check_config)
     return parser
 
@@ -108,6 +134,7 @@ def _add_analyze(parser: argparse.ArgumentParser) -> None:
         "and [NODE-]rank-<N>.dataloader-<K>.json (a second sample in second/), gathered by srun, pdsh or any "
         "other means. Exit status 2 where nothing could be analysed."
     )
+    parser.epilog = "example: hangscope-snapshotter analyze DUMPS --format html -o report.html"
     commandline.add_config_flag(parser)
     parser.add_argument("path", type=Path, metavar="PATH", help="bundle, zip of one, or folder of dumps")
     parser.add_argument(
