@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +19,7 @@ from typing import Any
 import pytest
 
 from snapshotter.bundle import reader
-from tests.running import wait_for
+from tests.running import DEADLINE_SECONDS, wait_for
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "snapshotter_service.py"
 
@@ -55,6 +57,10 @@ class Snapshotter:
     def captures(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.get("/api/v1/captures?limit=500")["captures"]
         return found
+
+    def refuses(self) -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", self.port)) == errno.ECONNREFUSED
 
     def kill(self) -> None:
         self.process.kill()
@@ -159,11 +165,13 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(tmp_path: Path, start
         assert reader.open_folder(path).capture().nodes
 
 
-def test_stopped_gently_it_ends_what_it_does_within_seconds(start: Start) -> None:
-    first = start("--capture-seconds", "1")
+def test_stopped_gently_it_ends_what_it_does_within_seconds(tmp_path: Path, start: Start) -> None:
+    first = start("--until", str(tmp_path / "go-on"))
     first.alert("llama")
     wait_for(lambda: first.captures()[0]["state"] == "running")
     first.process.terminate()
+    wait_for(first.refuses)
+    (tmp_path / "go-on").write_text("now")
     assert first.end() == 0
     second = start()
     assert second.captures()[0]["state"] == "done"
@@ -176,7 +184,7 @@ def test_a_second_snapshotter_on_the_folder_is_refused(tmp_path: Path, start: St
         [sys.executable, str(PROGRAM), str(tmp_path / "data"), str(tmp_path / "captured")],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=DEADLINE_SECONDS,
         check=False,
     )
     assert second.returncode != 0

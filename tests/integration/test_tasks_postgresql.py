@@ -117,7 +117,8 @@ def test_a_database_that_is_away_is_said_and_found_again(server: Server, url: st
 
 
 def test_two_snapshotters_share_the_work_and_take_each_capture_once(tmp_path: Path, start: Start) -> None:
-    one, two = start("one", "two", arguments=("--capture-seconds=0.5",))
+    # The captures of either last until the other has begun one.
+    one, two = start("one", "two", arguments=(f"--until={tmp_path}/captured-*",))
     jobs = [f"job-{n}" for n in range(24)]
     with ThreadPoolExecutor(8) as pool:  # a pair of Alertmanagers: everything twice, to either
         answers = list(pool.map(lambda job: (one.alert(job), two.alert(job)), jobs))
@@ -140,8 +141,9 @@ def redis(tmp_path: Path) -> Iterator[Redis]:
     server.stop()
 
 
-def test_the_queue_may_be_a_redis(start: Start, redis: Redis) -> None:
-    one, two = start("one", "two", arguments=("--capture-seconds=1", f"--queue={redis.url}"))
+def test_the_queue_may_be_a_redis(tmp_path: Path, start: Start, redis: Redis) -> None:
+    until_both_work = f"--until={tmp_path}/captured-*"
+    one, two = start("one", "two", arguments=(until_both_work, f"--queue={redis.url}"))
     jobs = [f"job-{n}" for n in range(12)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda job: (one.alert(job), two.alert(job)), jobs))

@@ -1,6 +1,6 @@
 """A snapshotter over real HTTP whose capture is made up; it can be told at which step to die (SIGKILL).
 
-Prints its port once it listens. Every capture appends its id to the file given.
+Prints its port once it listens. Every capture appends its id to the file given, and lasts as long as it is told.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("captured", type=Path)
     parser.add_argument("--die-at", default="")
     parser.add_argument("--capture-seconds", type=float, default=0.0)
+    parser.add_argument("--until", help="a glob: captures last until such files are there and none is empty")
     parser.add_argument("--cool-down", type=float, default=600.0)
     parser.add_argument("--index")
     parser.add_argument("--queue")
@@ -55,6 +57,8 @@ def main() -> None:
         if options.die_at == "capturing":
             die()
         time.sleep(options.capture_seconds)
+        while options.until is not None and not all_written(options.until):
+            time.sleep(0.01)
         process = Process(1, "gpu-1", "trainer", 0, "ok")
         answer = NodeAnswer("gpu-1", "ok", 1.0, 2.0, job_id=request.job_id, processes=(process,))
         return (Gathered.of(answer),)
@@ -93,6 +97,11 @@ def main() -> None:
     finally:
         server.stop()
         running.stop()
+
+
+def all_written(pattern: str) -> bool:
+    paths = glob(pattern)
+    return bool(paths) and all(os.path.getsize(path) for path in paths)
 
 
 def die() -> None:
