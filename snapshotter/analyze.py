@@ -27,7 +27,7 @@ from snapshotter.stacks.report import Report, analyse_digest, to_json
 Format = Literal["json", "text", "html", "folded", "speedscope"]
 
 
-_WANTED = "give a bundle, or a folder of py-spy dumps named [NODE-]rank-<N>.json"
+_WANTED = "give a bundle, or a folder of `py-spy dump --json` files named [NODE-]rank-<N>.json"
 
 
 class AnalyzeError(Exception):
@@ -47,8 +47,10 @@ def load(path: Path) -> tuple[JobCapture, tuple[Problem, ...]]:
             return _load_zip(path)
     except NoDumps as error:
         raise AnalyzeError(f"{error}; {_WANTED}") from error
-    except (OSError, SnapshotterError) as error:
-        raise AnalyzeError(f"{path}: {error}") from error
+    except SnapshotterError as error:
+        raise AnalyzeError(f"{error}; copy the bundle again, whole") from error
+    except OSError as error:
+        raise AnalyzeError(f"{path}: {error.strerror or error}") from error
     raise AnalyzeError(f"{path}: neither a folder nor a bundle.zip; {_WANTED}")
 
 

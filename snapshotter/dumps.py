@@ -102,6 +102,8 @@ class DumpReader:
         except msgspec.ValidationError as error:
             raise ValueError(f"not a dump of py-spy: {error}") from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if not content.lstrip().startswith(b"["):
+                raise ValueError("not JSON; take it with `py-spy dump --json`") from error
             raise ValueError(f"broken JSON: {error}") from error
         except RecursionError as error:
             raise ValueError("not a dump of py-spy: nested too deeply") from error
@@ -258,7 +260,7 @@ def _read(folder: Path, since: str = "", before: str | None = None) -> _Dumps:
         return found
     why = f": {problems[0].reason}" if problems else ""
     if not found.first and not found.second:
-        raise NoDumps(f"{folder}: no file in it is a dump named [NODE-]rank-<N>.json{why}")
+        raise NoDumps(f"{folder}: no file in it has the name of a dump{why}")
     if all(isinstance(dump, str) for _, dumps in found for dump in dumps):
         raise NoDumps(f"{folder}: none of its {len(problems)} dumps can be read{why}")
     return found

@@ -10,6 +10,9 @@ set -eu
 folder=${1:?gather.sh FOLDER [JOB]}
 job=${2:-}
 [ -z "${HANGSCOPE_BIN:-}" ] || PATH=$HANGSCOPE_BIN:$PATH
+for program in hangscope-exporter py-spy; do
+    command -v "$program" >/dev/null || { echo "gather.sh: no $program on PATH of $(hostname): set HANGSCOPE_BIN" >&2; exit 1; }
+done
 mkdir -p "$folder/second"
 
 # Lines of PID and file name.

@@ -75,6 +75,16 @@ def test_gathered_stacks_are_analysed(ranks: list[int], tmp_path: Path) -> None:
     }
 
 
+def test_programs_that_are_not_there_are_said(tmp_path: Path) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "HANGSCOPE_BIN": str(tmp_path)}
+    done = subprocess.run(
+        [SCRIPT, tmp_path / "hang"], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("gather.sh: no hangscope-exporter on PATH")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_job_that_is_not_here_is_said(tmp_path: Path) -> None:
     done = gather(tmp_path / "hang", "no-such-job")
     assert done.returncode == 1

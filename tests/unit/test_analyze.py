@@ -228,6 +228,17 @@ def test_nothing_to_analyse(tmp_path: Path) -> None:
         assert path in err
 
 
+def test_what_cannot_be_analysed_is_said_with_the_remedy(tmp_path: Path) -> None:
+    dump = tmp_path / "text" / "rank-0.json"
+    dump.parent.mkdir()
+    dump.write_text('Process 7: python train.py\n\nThread 7 (idle): "MainThread"\n')  # without --json
+    assert "not JSON; take it with `py-spy dump --json`" in run(dump.parent)[2]
+    manifest = tmp_path / "cut" / "manifest.json"
+    manifest.parent.mkdir()
+    manifest.write_text('{"capture_id": ')
+    assert run(manifest.parent)[2].endswith("; copy the bundle again, whole\n")
+
+
 def test_second_sample_and_compare(tmp_path: Path) -> None:
     make_dumps.write(tmp_path / "a", "local-lock", 8)
     make_dumps.write(tmp_path / "b", "slow-save", 8)
