@@ -33,6 +33,11 @@ TOKEN = "t0ken"
 TRANSCRIPTS = Path(__file__).parent.parent / "fixtures" / "nccl" / "transcripts"
 
 
+def host(number: int) -> str:
+    """A loopback address that no other process uses, so that the port that was free on one is so on all."""
+    return f"127.{1 + os.getpid() // 256 % 255}.{os.getpid() % 256}.{number + 1}"
+
+
 class Nodes:
     """Agents on loopback addresses that share a port, as those of a cluster do."""
 
@@ -54,7 +59,7 @@ class Nodes:
             capture=capture,
             matches=lambda given: given == TOKEN,
         )
-        server = Server((f"127.0.0.{number + 1}", self.port), app)
+        server = Server((host(number), self.port), app)
         server.prepare()
         self.port = server.bind_addr[1]
         threading.Thread(target=server.serve, daemon=True).start()
@@ -77,7 +82,7 @@ def tell(httpserver: HTTPServer, numbers: Sequence[int]) -> None:
                 "node": f"node-{number}",
                 "role": "trainer",
                 "rank": str(number),
-                "instance": f"127.0.0.{number + 1}:11028",
+                "instance": f"{host(number)}:11028",
             },
             "value": [1.0, "1"],
         }
@@ -90,7 +95,9 @@ def tell(httpserver: HTTPServer, numbers: Sequence[int]) -> None:
 def capturer(tmp_path: Path, url: str | None, port: int, nodes: Sequence[str] = ()) -> JobCapturer:
     (tmp_path / "token").write_text(TOKEN + "\n")
     config = Config(
-        capture=msgspec.structs.replace(CaptureConfig(), sample_interval=0.0),
+        capture=msgspec.structs.replace(
+            CaptureConfig(), sample_interval=0.0, process_timeout=60.0, node_timeout=240.0
+        ),
         agents=AgentsConfig(token_file=str(tmp_path / "token"), port=port, nodes=tuple(nodes)),
         prometheus=PrometheusConfig(url=url),
     )
@@ -136,7 +143,7 @@ def test_an_order_reaches_every_node_that_prometheus_knows(
 
 def test_the_static_list_is_asked_where_prometheus_is_down(nodes: Nodes, tmp_path: Path) -> None:
     nodes.start(1)
-    made = capturer(tmp_path, "http://127.0.0.1:9", nodes.port, nodes=["127.0.0.2", "node-9=127.0.0.1:9"])
+    made = capturer(tmp_path, "http://127.0.0.1:9", nodes.port, nodes=[host(1), "node-9=127.0.0.1:9"])
     answers = made.capture("job")
     assert [(one.answer.node, one.answer.outcome) for one in answers] == [
         ("node-1", "ok"),

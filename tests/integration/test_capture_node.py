@@ -22,6 +22,7 @@ from tests.running import wait_for
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 PROCFS = ProcFS()
+ENOUGH = 240.0  # seconds in which a capture that is not held up ends on the busiest machine
 
 
 @pytest.fixture
@@ -52,6 +53,11 @@ def state(pid: int) -> str:
     return "" if now is None else now.state
 
 
+def rests(pid: int) -> bool:
+    """Whether no thread of it runs."""
+    return set(thread_states(PROCFS, pid)) == {"S"}
+
+
 def has_children(pid: int) -> bool:
     """Of one that starts a child: while Python starts it may be in D too, but for a moment."""
     return any(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
@@ -64,7 +70,7 @@ def busy(start: Callable[..., subprocess.Popen[str]]) -> int:
     return process.pid
 
 
-def pyspy(binary: Path | None = None, timeout: float = 10.0) -> PySpy:
+def pyspy(binary: Path | None = None, timeout: float = 120.0) -> PySpy:
     return reader(PROCFS, binary=binary, timeout=timeout)
 
 
@@ -89,7 +95,9 @@ def member(pid: int, rank: int | None, *, job_id: str = "job", role: str = "trai
     )
 
 
-def capture(pids: list[int], reader: PySpy | None = None, samples: int = 2, **more: object) -> NodeAnswer:
+def capture(
+    pids: list[int], reader: PySpy | None = None, samples: int = 2, deadline: float = ENOUGH, **more: object
+) -> NodeAnswer:
     return capture_node(
         scan_of(),
         PROCFS,
@@ -98,12 +106,15 @@ def capture(pids: list[int], reader: PySpy | None = None, samples: int = 2, **mo
         pids=pids,
         interval=0,
         samples=samples,
+        deadline=deadline,
         **more,  # type: ignore[arg-type]
     )
 
 
 def capture_scan(scan: Callable[[], Scan], samples: int = 2) -> NodeAnswer:
-    return capture_node(scan, PROCFS, pyspy(), node="node-a", job_id="job", interval=0, samples=samples)
+    return capture_node(
+        scan, PROCFS, pyspy(), node="node-a", job_id="job", interval=0, samples=samples, deadline=ENOUGH
+    )
 
 
 def by_pid(answer: NodeAnswer) -> dict[int, Process]:
@@ -120,7 +131,7 @@ def test_a_tree_is_taken_whole_with_every_thread_and_a_child_that_is_no_python(
     process = start(sys.executable, PROGRAMS / "capture_tree.py")
     assert process.stdout is not None
     python_child, plain_child = map(int, process.stdout.readline().split())
-    wait_for(lambda: {state(pid) for pid in (process.pid, python_child, plain_child)} == {"S"})
+    wait_for(lambda: all(rests(pid) for pid in (process.pid, python_child, plain_child)))
     steps: list[Progress] = []
 
     answer = capture([process.pid], progress=steps.append)
@@ -196,13 +207,15 @@ def test_a_stopped_process_is_read_and_left_stopped(start: Callable[..., subproc
 def test_a_busy_process_gives_whole_stacks(start: Callable[..., subprocess.Popen[str]]) -> None:
     pid = busy(start)
 
+    began = time.monotonic()
     found = by_pid(capture([pid], samples=20))[pid]
+    seconds = time.monotonic() - began
 
     for sample in found.samples:
         assert sample.outcome == "ok", sample.error
         assert {thread.frames[-1].name for thread in sample.threads} == {"<module>", "Thread._bootstrap"}
         if sample.pause_seconds is not None:
-            assert 0 < sample.pause_seconds < 5
+            assert 0 < sample.pause_seconds < seconds
 
 
 def test_a_process_that_is_not_there_any_more_is_gone(start: Callable[..., subprocess.Popen[str]]) -> None:
@@ -253,9 +266,9 @@ def test_a_pyspy_that_hangs_is_killed_with_its_group_and_the_target_runs_on(
     )
 
     began = time.monotonic()
-    found = by_pid(capture([pid], pyspy(hung, timeout=1.0), samples=1))[pid]
+    found = by_pid(capture([pid], pyspy(hung, timeout=3.0), samples=1))[pid]
 
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < ENOUGH
     assert found.outcome == "timeout"
     assert state(pid) in "RS"
     child = int((tmp_path / "child").read_text())
@@ -271,14 +284,14 @@ def test_many_pyspy_that_hang_do_not_take_longer_than_the_node_may(
     began = time.monotonic()
     answer = capture(pids, pyspy(hung, timeout=30.0), deadline=2.0, at_once=2)
 
-    assert time.monotonic() - began < 30  # ten that hang, two at once, would take 150
+    assert time.monotonic() - began < 100  # ten that hang, two at once, would take 150
     assert len(answer.processes) == 5
     for process in answer.processes:
         assert [sample.outcome for sample in process.samples] == ["timeout", "timeout"]
         assert process.samples[0].state in ("R", "S")  # what /proc says is there all the same
     started = [int(line) for line in (tmp_path / "started").read_text().split()]
     assert started
-    wait_for(lambda: [pid for pid in started if state(pid)] == [])
+    wait_for(lambda: {state(pid) for pid in started} <= {"", "Z"})
 
 
 def test_a_pyspy_that_fails_is_an_error_and_not_the_end(
@@ -360,7 +373,7 @@ def test_progress_that_cannot_be_told_and_faults_of_ours_cost_nothing(
                 raise RuntimeError("a fault")
             return super().dump(pid, *args, **more)  # type: ignore[arg-type]
 
-    faulty = Faulty(lambda pid: look(PROCFS, pid))
+    faulty = Faulty(lambda pid: look(PROCFS, pid), timeout=120.0)
     found = by_pid(capture([first, second], faulty, progress=broken_progress))
     assert (found[first].outcome, found[first].error) == ("error", "reading it failed: a fault")
     assert found[second].outcome == "ok"
@@ -382,6 +395,7 @@ def test_two_hundred_processes(start: Callable[..., subprocess.Popen[str]]) -> N
     )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     wait_for(lambda: len(children.read_text().split()) == 199)
+    wait_for(lambda: all(map(rests, map(int, [process.pid, *children.read_text().split()]))))
     answer = capture([process.pid], samples=1)
     assert [one.outcome for one in answer.processes] == ["ok"] * 200
 
