@@ -73,7 +73,14 @@ class Node:
             LogConfig(path=f"{folder}/a.log", job_id="a", pattern=r"tick (?P<iteration>\d+)"),
             LogConfig(path=f"{folder}/b.log", job_id="b"),
         )
-        self.watcher = LogWatcher(Config(logs=entries), PROC, self._scan, now=lambda: self.now, **options)  # type: ignore[arg-type]
+        self.watcher = LogWatcher(
+            Config(logs=entries),
+            PROC,
+            self._scan,
+            now=lambda: self.now,
+            patience=60.0,  # nothing hangs here, however busy the machine is
+            **options,  # type: ignore[arg-type]
+        )
 
     def _scan(self) -> Scan:
         if self.scan_fails:

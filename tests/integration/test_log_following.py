@@ -397,6 +397,7 @@ def test_what_is_no_log_gives_one_error_and_the_others_go_on(
         ProcFS(Path("/proc")),
         lambda: Scan(now[0], "node", ()),
         now=lambda: now[0],
+        patience=60.0,
     )
     watcher.poll()
     (tmp_path / "train.log").write_bytes(_records(1, 3))

@@ -16,10 +16,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from exporter.collectors.iteration import IterationCollector
 from exporter.config import Config, JobConfig, LimitsConfig, LogConfig
-from exporter.logs import watcher
+from exporter.logs import searching, watcher
 from exporter.logs.discovery import Discovery, Found, Search
 from exporter.logs.files import Files
+from exporter.logs.lanes import Lane
 from exporter.logs.model import LogReport, LogState, Phase
+from exporter.logs.userpattern import UserPattern
 from exporter.logs.watcher import LogWatcher
 from exporter.procfs import ProcFS
 from exporter.ranks import ProcessId, Scan, TrainingProcess
@@ -28,7 +30,7 @@ from tests.running import wait_for
 
 PROC = ProcFS(Path("/proc"))
 ITERATIONS = b"".join(b"iter %d: loss 2.5, time 3.1ms\n" % number for number in range(1, 6))
-ENOUGH = 1.0  # seconds in which a search that does not hang comes back, on a busy machine too
+ENOUGH = 60.0  # seconds in which what does not hang comes back, on a busy machine too
 
 
 class Node:
@@ -40,7 +42,7 @@ class Node:
         *,
         files: Files | None = None,
         discovery: Discovery | None = None,
-        patience: float = 5.0,
+        patience: float = ENOUGH,
     ) -> None:
         self.now = time.time()
         self.processes: list[TrainingProcess] = []
@@ -212,12 +214,14 @@ def test_torchruns_log_folder_is_known_from_its_command_line(node: Node, tmp_pat
 
 def test_slurms_output_file_is_known_from_the_job(node: Node, tmp_path: Path) -> None:
     (tmp_path / "slurm-4711.out").write_bytes(ITERATIONS)
-    node.start(
+    child = node.start(
         "exec sleep 60",
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={"SLURM_JOB_ID": "4711", "SLURM_SUBMIT_DIR": str(tmp_path)},
     )
+    # In the middle of an exec a process has no environment.
+    wait_for(lambda: PROC.comm(child.pid) == "sleep" and PROC.environ(child.pid))
     report = node.poll()
     assert [one.log for one in report.logs] == ["slurm-4711.out"]
     assert report.unfollowed == ()
@@ -246,6 +250,7 @@ def test_pod_logs_are_known_by_the_pods_uid(tmp_path: Path) -> None:
         ProcFS(proc),
         lambda: Scan(time.time(), "node", (process,)),
         discovery=Discovery(ProcFS(proc), pod_logs=tmp_path / "pods"),
+        patience=ENOUGH,
     )
     watcher.poll()
     (state,) = watcher.latest.logs
@@ -440,6 +445,34 @@ def test_how_far_logs_were_read_is_remembered_of_the_newest(
         assert node.one().iterations == 0
 
 
+HANGING: set[int] = set()  # threads
+
+
+def hang(release: threading.Event) -> None:
+    """Hang until released, in a thread that is known to."""
+    HANGING.add(threading.get_ident())
+    try:
+        release.wait()
+    finally:
+        HANGING.discard(threading.get_ident())
+
+
+class Patient(Lane):
+    """A lane whose work is given up as soon as it is known to hang, and never for being slow."""
+
+    def wait(self, seconds: float) -> bool:
+        thread = self._thread
+        if seconds and thread is not None:
+            wait_for(lambda: not self.busy or thread.ident in HANGING)
+        return super().wait(0.0)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (searching, watcher):
+        monkeypatch.setattr(module, "Lane", Patient)
+
+
 class Dead(Files):
     """A file system that stops to answer for the files of one name."""
 
@@ -449,10 +482,11 @@ class Dead(Files):
 
     def status(self, descriptor: int) -> os.stat_result:
         if self.dead and os.readlink(f"/proc/self/fd/{descriptor}").endswith("dead.log"):
-            self.release.wait(30)
+            hang(self.release)
         return super().status(descriptor)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_read_that_hangs_stops_its_own_log_alone(tmp_path: Path) -> None:
     for name in ("alive.log", "dead.log"):
         (tmp_path / name).touch()
@@ -460,7 +494,6 @@ def test_a_read_that_hangs_stops_its_own_log_alone(tmp_path: Path) -> None:
     config = Config(logs=(LogConfig(path=f"{tmp_path}/*.log"),))
     with contextlib.closing(Node(config, files=files)) as node:
         node.poll()
-        node.watcher._patience = 0.5
         files.dead = True
         try:
             node.poll()
@@ -486,12 +519,12 @@ class DeadPaths(Discovery):
     def configured(self, entry: LogConfig) -> tuple[Found, ...]:
         if self.word and self.word in entry.path:
             self.begun += 1
-            self.release.wait(30)
+            hang(self.release)
         return super().configured(entry)
 
     def search(self, configured: Iterable[Found], scan: Scan, now: float) -> Search:
         if self.word == "<processes>":
-            self.release.wait(30)
+            hang(self.release)
         return super().search(configured, scan, now)
 
 
@@ -513,9 +546,10 @@ def _hanging(watcher: LogWatcher) -> float | None:
     return registry.get_sample_value("training_log_searches_hanging")
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_search_that_hangs_stops_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config, discovery, out = _configured(tmp_path), DeadPaths("/dead/"), tmp_path / "out.log"
-    with contextlib.closing(Node(config, discovery=discovery, patience=ENOUGH)) as node:
+    with contextlib.closing(Node(config, discovery=discovery)) as node:
         try:
             node.poll()
             node.start(f"exec sleep 60 > {out}", writes=out)  # found while the other search hangs
@@ -539,23 +573,16 @@ def test_a_search_that_hangs_stops_no_other(tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_a_search_that_is_always_slow_is_taken_over_late(tmp_path: Path) -> None:
-    discovery = DeadPaths("/dead/")
-    with contextlib.closing(Node(_configured(tmp_path), discovery=discovery, patience=ENOUGH)) as node:
-        node.poll()
-        assert len(node.watcher._followed) == 1
-        discovery.release.set()
-        discovery.release = threading.Event()  # the search after it hangs again
-        try:
-            wait_for(lambda: node.poll() is not None and len(node.watcher._followed) == 2)
-            assert len(node.watcher.latest.hanging) == 1
-        finally:
-            discovery.word = ""
-            discovery.release.set()
+    with contextlib.closing(Node(_configured(tmp_path), patience=0.0)) as node:
+        node.watcher._patience = ENOUGH  # for reading
+        wait_for(lambda: node.poll() is not None and len(node.watcher._followed) == 2)
+        assert len(node.watcher.latest.hanging) == 3
 
 
+@pytest.mark.usefixtures("patient")
 def test_another_configuration_does_not_wait_for_a_search_that_hangs(tmp_path: Path) -> None:
     config, discovery = _configured(tmp_path), DeadPaths("/dead/")
-    with contextlib.closing(Node(config, discovery=discovery, patience=ENOUGH)) as node:
+    with contextlib.closing(Node(config, discovery=discovery)) as node:
         try:
             node.poll()
             assert len(node.watcher.latest.hanging) == 1
@@ -568,9 +595,10 @@ def test_another_configuration_does_not_wait_for_a_search_that_hangs(tmp_path: P
             discovery.release.set()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_search_of_processes_that_hangs_stops_no_configured_log(tmp_path: Path) -> None:
     config, discovery = _configured(tmp_path), DeadPaths("<processes>")
-    with contextlib.closing(Node(config, discovery=discovery, patience=ENOUGH)) as node:
+    with contextlib.closing(Node(config, discovery=discovery)) as node:
         try:
             node.start("exec sleep 60", job_id="a")
             node.poll()
@@ -615,15 +643,25 @@ def test_a_pattern_that_backtracks_for_ever_is_its_own_logs_trouble_alone(
         assert readable == {"a.log": 0, "b.log": 1}
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_pattern_that_hangs_beyond_the_patience_is_not_taken_for_a_dead_file_system(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ask = UserPattern._ask
+
+    def ask_and_tell(pattern: UserPattern, text: str) -> dict[str, str | None] | None:
+        HANGING.add(threading.get_ident())
+        try:
+            return ask(pattern, text)
+        finally:
+            HANGING.discard(threading.get_ident())
+
+    monkeypatch.setattr(UserPattern, "_ask", ask_and_tell)
     log = tmp_path / "a.log"
     log.touch()
     config = Config(logs=(LogConfig(path=str(log), pattern=r"(?P<iteration>(?:\d+)+)+!"),))
     with contextlib.closing(Node(config)) as node:
         node.poll()
-        node.watcher._patience = 0.4  # twice that is less than the pattern has
         log.write_bytes(b"step 1 " + b"1" * 60 + b"\n")
         os.utime(log, (node.now + 3, node.now + 3))
         assert "pattern" in (node.one().problem or "")
