@@ -19,6 +19,11 @@ def graph_of(page: Page) -> Locator:
     return page.get_by_role("tree")
 
 
+def keep_what_is_shown(page: Page) -> None:
+    """What the page shows for a moment alone stays, so that it is seen on a busy machine too."""
+    page.evaluate("window.setTimeout = () => 0")
+
+
 def frame(page: Page, name: str) -> Locator:
     """A frame of the flame graph by its function."""
     return page.get_by_role("treeitem", name=re.compile(rf"^{re.escape(name)}, "))

@@ -23,7 +23,7 @@ from snapshotter.gathered import Gathered
 from snapshotter.render import flamegraph
 from snapshotter.stacks import report
 from snapshotter.tasks import Progress
-from tests.web.looking import DESKTOP, PHONE, TABS, frame, graph_of, inspect, width
+from tests.web.looking import DESKTOP, PHONE, TABS, frame, graph_of, inspect, keep_what_is_shown, width
 
 pytestmark = pytest.mark.browser
 
@@ -162,6 +162,7 @@ def test_details_hold_the_three_sets_and_the_label(visit: Any, ids: dict[str, st
     frame(page, "read").click()
     detail = page.get_by_role("region", name="Chosen frame")
     expect(detail).to_contain_text("indexed_dataset.py:344")
+    keep_what_is_shown(page)
     detail.get_by_role("button", name="Copy label").click()
     expect(detail.locator(".copied")).to_have_count(1)
     assert page.evaluate("navigator.clipboard.readText()") == (

@@ -21,7 +21,7 @@ from snapshotter.bundle.schema import CaptureRequest
 from snapshotter.gathered import Gathered
 from snapshotter.stacks import rankset
 from snapshotter.tasks import Progress
-from tests.web.looking import DESKTOP, PHONE, TABS, graph_of, inspect
+from tests.web.looking import DESKTOP, PHONE, TABS, graph_of, inspect, keep_what_is_shown
 
 pytestmark = pytest.mark.browser
 
@@ -172,6 +172,7 @@ def test_the_list_filtered(visit: Visit, ids: dict[str, str]) -> None:
 
 def test_copied(visit: Visit, ids: dict[str, str]) -> None:
     page = visit(f"/captures/{ids['stopped-rank']}", permissions=["clipboard-read", "clipboard-write"])
+    keep_what_is_shown(page)
     page.get_by_role("button", name="Copy summary").click()
     expect(page.locator("button.copied")).to_have_count(1)
     summary = page.evaluate("navigator.clipboard.readText()")
@@ -180,6 +181,7 @@ def test_copied(visit: Visit, ids: dict[str, str]) -> None:
     page.get_by_role("button", name="Copy", exact=True).first.click()
     page.wait_for_function("navigator.clipboard.readText().then(text => text.includes('/status'))")
     page.goto(page.url + "/report")
+    keep_what_is_shown(page)
     page.get_by_role("button", name="Copy report.json").click()
     expect(page.locator("button.copied")).to_have_count(1)
     copied = json.loads(page.evaluate("navigator.clipboard.readText()"))
