@@ -15,6 +15,7 @@ from snapshotter.bundle.schema import Manifest, NodeEntry
 from snapshotter.bundle.store import BundleStore
 from snapshotter.errors import BundleError, NotFound
 from snapshotter.stacks.model import JobCapture, NodeAnswer
+from snapshotter.stacks.rankset import MAX_RANK
 
 T = TypeVar("T")
 
@@ -47,6 +48,9 @@ class Bundle:
     def answer(self, entry: NodeEntry) -> NodeAnswer:
         """What a node answered; ranks that only the centre missed there are missed in it, too."""
         answer = _decode(self.answer_bytes(entry), NodeAnswer, f"{self._where}/{entry.file}")
+        for process in answer.processes:
+            if process.rank is not None and not 0 <= process.rank <= MAX_RANK:
+                raise BundleError(f"{self._where}/{entry.file}: it has a process of rank {process.rank}")
         return replace(answer, expected_ranks=entry.expected_ranks or answer.expected_ranks)
 
     def answer_bytes(self, entry: NodeEntry) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from snapshotter.stacks import rankset
 from snapshotter.stacks.model import Process
 
 _LARGEST_NODE = 1024  # ranks; more is no number of GPUs but an accident
@@ -57,6 +58,5 @@ def _option(command_line: str, name: str) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    if text is None or not text.isascii() or not text.isdigit():
-        return None
-    return int(text) if int(text) <= _LARGEST_NODE else None
+    number = rankset.number(text)
+    return number if number is not None and number <= _LARGEST_NODE else None

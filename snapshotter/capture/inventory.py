@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from snapshotter.capture.prometheus import PrometheusError, Series, quote
+from snapshotter.stacks import rankset
 
 DEFAULT_PORT = 11030
 # A job whose exporter, node or processes went a while ago: its nodes are asked all the same.
@@ -120,9 +121,9 @@ def _ranks(series: Iterable[Series]) -> dict[str, set[int]]:
     """Trainer ranks by node."""
     found: dict[str, set[int]] = {}
     for one in series:
-        rank = one.labels.get("rank", "")
-        if one.labels.get("role") == "trainer" and rank.isascii() and rank.isdigit():
-            found.setdefault(one.labels.get("node", ""), set()).add(int(rank))
+        rank = rankset.number(one.labels.get("rank"))
+        if one.labels.get("role") == "trainer" and rank is not None:
+            found.setdefault(one.labels.get("node", ""), set()).add(rank)
     return found
 
 

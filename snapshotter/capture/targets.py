@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from exporter.procfs import ProcFS, Stat, Unreadable
 from exporter.ranks import ProcessId, Scan, TrainingProcess
+from snapshotter.stacks import rankset
 
 
 class NoSuchTarget(LookupError):
@@ -121,20 +122,16 @@ def _stranger(procfs: ProcFS, pid: int, stat: Stat, number: int, count: int) -> 
     environment = procfs.environ(pid) if safe else {}
     variables = {} if isinstance(environment, Unreadable) else environment
     command_line = procfs.cmdline(pid) if safe else ()
-    rank = _number(variables.get("RANK"))
+    rank = rankset.number(variables.get("RANK"))
     return TrainingProcess(
         id=ProcessId(pid, stat.start_ticks),
         parent_pid=stat.ppid,
         job_id="",
         role="trainer",
         rank=number if rank is None else rank,
-        local_rank=_number(variables.get("LOCAL_RANK")),
-        world_size=_number(variables.get("WORLD_SIZE")) or (count if rank is None else None),
+        local_rank=rankset.number(variables.get("LOCAL_RANK")),
+        world_size=rankset.number(variables.get("WORLD_SIZE")) or (count if rank is None else None),
         name=stat.comm,
         command_line=() if isinstance(command_line, Unreadable) else command_line,
         launcher="pid",
     )
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None

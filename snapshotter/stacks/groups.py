@@ -17,8 +17,8 @@ _FLAGS = {
     "pipeline": r"pipeline[-_](?:model[-_])?parallel[-_](?:size|degree)|pp(?:[-_]size)?",
 }
 _VARIABLES = {
-    "tensor": ("TENSOR_PARALLEL_SIZE", "TENSOR_MODEL_PARALLEL_SIZE", "TP_SIZE", "TP"),
-    "pipeline": ("PIPELINE_PARALLEL_SIZE", "PIPELINE_MODEL_PARALLEL_SIZE", "PP_SIZE", "PP"),
+    "tensor": ("TENSOR_PARALLEL_SIZE", "TENSOR_MODEL_PARALLEL_SIZE", "TP_SIZE"),
+    "pipeline": ("PIPELINE_PARALLEL_SIZE", "PIPELINE_MODEL_PARALLEL_SIZE", "PP_SIZE"),
 }
 
 
@@ -75,8 +75,9 @@ def _stated(kind: str, command_line: str, environment: dict[str, str]) -> int | 
     if match:
         return int(match[1])
     for name in _VARIABLES[kind]:
-        if environment.get(name, "").isdecimal():
-            return int(environment[name])
+        size = rankset.number(environment.get(name))
+        if size is not None:
+            return size
     return None
 
 

@@ -17,6 +17,7 @@ EMPTY: RankSet = 0
 # No job has more; a hostile name like rank-99999999999 must not cost gigabytes.
 MAX_RANK = (1 << 20) - 1
 
+_NUMBER = re.compile(r"\d{1,7}", re.ASCII)
 _RUN = re.compile("1+")
 _GROUP = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?", re.ASCII)
 
@@ -26,6 +27,12 @@ def check(rank: int) -> int:
     if not 0 <= rank <= MAX_RANK:
         raise ValueError(f"rank {rank} is not between 0 and {MAX_RANK}")
     return rank
+
+
+def number(text: str | None) -> int | None:
+    """The rank that a text holds; None where it holds none that can be."""
+    rank = int(text) if text is not None and _NUMBER.fullmatch(text) else None
+    return rank if rank is not None and rank <= MAX_RANK else None
 
 
 def of(ranks: Iterable[int]) -> RankSet:

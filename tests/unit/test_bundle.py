@@ -373,6 +373,16 @@ def test_a_damaged_file_is_named(folder: Path, file: str, data: bytes) -> None:
     assert file in refused.value.message
 
 
+@pytest.mark.parametrize("rank", [-1, 1 << 20, 10**18])
+def test_a_process_of_an_impossible_rank_is_refused(folder: Path, rank: int) -> None:
+    file = folder / "nodes/gpu-1.json.gz"
+    answer = json.loads(gzip.decompress(file.read_bytes()))
+    answer["processes"][0]["rank"] = rank
+    file.write_bytes(gzip.compress(json.dumps(answer).encode()))
+    with pytest.raises(BundleError, match=f"gpu-1.json.gz: it has a process of rank {rank}"):
+        reader.open_folder(folder).capture()
+
+
 def test_a_file_that_unpacks_without_end_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_MAX_ANSWER_BYTES", 10_000)
     (folder / "nodes/gpu-1.json.gz").write_bytes(gzip.compress(b" " * 20_000))

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from exporter.procfs import ProcFS
-from exporter.ranks import ProcessId, TrainingProcess
+from exporter.ranks import ProcessId, Scan, TrainingProcess
 from snapshotter.capture.expected import missing_here
 from snapshotter.capture.facts import in_page_fault, look, read_facts, reader
 from snapshotter.capture.native import chosen
 from snapshotter.capture.openfiles import Mount, mount_of, on_network, parse_mounts
 from snapshotter.capture.sampling import Sampler
+from snapshotter.capture.targets import of_pids
 from snapshotter.stacks.digest import digest
 from snapshotter.stacks.model import Frame, NodeAnswer, Process, Sample, Thread
 
@@ -119,6 +120,18 @@ def test_a_process_of_another_pid_namespace_is_told_from_one_that_is_gone(proc: 
     assert sample.error is not None and "PID namespace" in sample.error
 
 
+@pytest.mark.parametrize(
+    ("rank", "place"), [("3", (3, 2, 8)), (str(1 << 20), (0, 2, 8)), ("9" * 5000, (0, 2, 8))]
+)
+def test_a_given_process_is_the_rank_that_it_says_it_is(
+    proc: Proc, rank: str, place: tuple[int, int, int]
+) -> None:
+    (proc.folder / "environ").write_text(f"RANK={rank}\0LOCAL_RANK=2\0WORLD_SIZE=8\0")
+    (proc.folder / "cmdline").write_text("python\0train.py\0")
+    (found,) = of_pids(Scan(0.0, "here", ()), [PID], proc.procfs)
+    assert (found.rank, found.local_rank, found.world_size) == place
+
+
 def test_mounts() -> None:
     mounts = parse_mounts(MOUNTS)
     assert len(mounts) == 7
@@ -172,6 +185,7 @@ def launcher(command_line: str) -> Process:
         ([trainer(9, 1, {"LOCAL_WORLD_SIZE": "4"})], ()),  # not torchrun: ranks may be dealt out in turn
         ([trainer(9, 1, {"TORCHELASTIC_RUN_ID": "j", "LOCAL_WORLD_SIZE": "x"})], ()),
         ([trainer(9, 1, {"TORCHELASTIC_RUN_ID": "j", "LOCAL_WORLD_SIZE": "999999999"})], ()),
+        ([trainer(9, 1, {"TORCHELASTIC_RUN_ID": "j", "LOCAL_WORLD_SIZE": "9" * 5000})], ()),
         # … unless the whole job is here
         ([replace(trainer(2, 2, {"LOCAL_WORLD_SIZE": "4"}), world_size=4)], (0, 1, 3)),
         ([trainer(1, 2)], ()),  # impossible

@@ -56,6 +56,11 @@ def test_nodes_and_their_ranks_come_from_prometheus() -> None:
     assert all('job_id="job"' in expression for expression in ask.asked)
 
 
+def test_what_cannot_be_a_rank_is_expected_nowhere() -> None:
+    ask = Answers([series("n1", rank) for rank in ("0", "x", "-1", str(1 << 20), "9" * 5000)])
+    assert [one.ranks for one in find_agents("job", query=ask).agents] == [(0,)]
+
+
 def test_a_node_whose_processes_are_gone_is_still_asked() -> None:
     ask = Answers([series("n1", "0")], [series("n1", "0"), series("n2", "1")])
     found = find_agents("job", query=ask)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from snapshotter.capture.privacy import allowed_environment
 from snapshotter.stacks import rankset
 from snapshotter.stacks.groups import ParallelSizes
 from snapshotter.stacks.model import (
@@ -535,6 +536,24 @@ def test_sizes_from_the_command_line() -> None:
         replace(p, command_line=line) for p in waiting(*[trainer(rank, *twice("loader")) for rank in (4, 5)])
     ]
     assert verdict(job(ranks)).group == "pipeline stage 2"
+
+
+@pytest.mark.parametrize(
+    ("said", "group"),
+    [
+        ({"PP_SIZE": "4"}, "pipeline stage 2"),
+        ({"PIPELINE_MODEL_PARALLEL_SIZE": "4", "HF_TOKEN": "x"}, "pipeline stage 2"),
+        ({"TENSOR_PARALLEL_SIZE": "2"}, "tensor-parallel group 2"),
+        ({"TENSOR_PARALLEL_SIZE": "9" * 5000}, None),
+    ],
+)
+def test_sizes_from_what_a_capture_takes_of_the_environment(said: dict[str, str], group: str | None) -> None:
+    taken = {"command_line": "python train.py", "environment": allowed_environment(said)}
+    ranks = [
+        replace(p, **taken)  # type: ignore[arg-type]
+        for p in waiting(*[trainer(rank, *twice("loader")) for rank in (4, 5)])
+    ]
+    assert verdict(job(ranks)).group == group
 
 
 def test_same_gpu_of_every_node() -> None:

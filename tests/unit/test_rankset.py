@@ -46,6 +46,12 @@ def test_refuses_what_is_no_rank_list(text: str) -> None:
         rankset.parse(text)
 
 
+def test_numbers_that_others_wrote() -> None:
+    assert [rankset.number(text) for text in ("0", "007", str(rankset.MAX_RANK))] == [0, 7, rankset.MAX_RANK]
+    for text in (None, "", "x", "-1", "1.0", " 1", "²", str(rankset.MAX_RANK + 1), "9" * 5000):
+        assert rankset.number(text) is None
+
+
 @pytest.mark.parametrize("rank", [-1, rankset.MAX_RANK + 1, 10**12])
 def test_refuses_numbers_that_no_job_has(rank: int) -> None:
     with pytest.raises(ValueError, match="not between"):
