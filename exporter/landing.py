@@ -9,9 +9,11 @@ from exporter.background import Health
 from exporter.logs.model import LogReport
 from exporter.nccl.find import SKIPS
 from exporter.nccl.watcher import JobStatus
+from exporter.procfs import Unreadable
 from exporter.sampler import Snapshot
 from exporter.server import Section
 
+_RIGHTS = " To have them: run the exporter as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH."
 _FLAGS = ("-B", "-E", "-I", "-O", "-OO", "-P", "-s", "-S", "-u", "-v")  # of Python, without a value
 _SCRIPT = re.compile(r"[\w./][\w./+-]*")
 
@@ -58,6 +60,7 @@ def processes(snapshot: Snapshot) -> Section:
     """One row a process, and what could not be read of the processes."""
     notes = [
         f"{count} processes: /proc/PID/{name} could not be read ({reason}); the metrics from it are missing."
+        + (_RIGHTS if reason == Unreadable.DENIED.value else "")
         for name, reason, count in snapshot.unreadable
     ]
     if snapshot.delay_accounting is False:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -29,6 +29,11 @@ log = logging.getLogger(__name__)
 _ANSWER_MARGIN = 15.0  # seconds that an agent's answer may take beyond its capture
 _NATIVE_TIME = 30.0  # seconds for C frames, where they are needed
 _PATIENCE = 20.0  # seconds for an agent that is being restarted
+# What is done where Prometheus does not tell the nodes.
+_INSTEAD = {
+    "static": "those of agents.nodes are asked",
+    "alone": "agents.nodes names none, so only this node is looked at",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class JobCapturer:
         config = self.settings()
         found = Inventory(tuple(agents), "static") if agents is not None else self.inventory(job_id)
         if found.problem is not None:
-            log.warning("where job %s runs: %s; asking %s", job_id or "(any)", found.problem, found.source)
+            log.warning("where job %s runs: %s; %s", job_id or "(any)", found.problem, _INSTEAD[found.source])
         order = Order(
             job_id=job_id,
             capture_id=capture_id,
@@ -76,6 +81,8 @@ class JobCapturer:
         if not found.agents:
             local = self.local()
             answer = local.capture(order, progress)
+            if found.problem is not None and answer.error is not None:
+                answer = replace(answer, error=f"{answer.error}; {found.problem}: {_INSTEAD[found.source]}")
             return (Gathered.of(with_native_frames(local, order, answer) if unclear else answer),)
         client = _client(config.agents, self.read_token)
         reader = AnswerReader()

@@ -151,6 +151,14 @@ def test_the_static_list_is_asked_where_prometheus_is_down(nodes: Nodes, tmp_pat
     ]
 
 
+def test_a_job_that_is_not_here_may_be_where_nobody_could_tell(tmp_path: Path) -> None:
+    (gathered,) = capturer(tmp_path, "http://127.0.0.1:9", 1).capture("elsewhere")
+    error = gathered.answer.error
+    assert error is not None and error.startswith("no process of job elsewhere is left on here")
+    assert "Prometheus at http://127.0.0.1:9 does not answer" in error
+    assert error.endswith("agents.nodes names none, so only this node is looked at")
+
+
 def test_without_agents_this_node_is_captured(rank: TrainingProcess, tmp_path: Path) -> None:
     (gathered,) = capturer(tmp_path, None, 1).capture(rank.job_id)
     answer = gathered.whole()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.landing import program
+from exporter.landing import processes, program
+from exporter.ranks import Scan
+from exporter.sampler import Snapshot
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,9 @@ from exporter.landing import program
 )
 def test_only_the_program_is_shown(command_line: tuple[str, ...], shown: str) -> None:
     assert program(command_line) == shown
+
+
+def test_what_may_not_be_read_is_told_with_the_remedy() -> None:
+    unreadable = (("environ", "denied", 3), ("io", "gone", 1))
+    notes = processes(Snapshot(1.0, Scan(1.0, "node-a", ()), unreadable=unreadable)).notes
+    assert [("CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH" in note) for note in notes] == [True, False]
