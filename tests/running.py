@@ -84,6 +84,18 @@ def shared_port(host: str = "127.0.0.1") -> Iterator[int]:
         yield held.getsockname()[1]
 
 
+def port_of_log(log: Path) -> int:
+    """The port that Prometheus or Alertmanager, told to take a free one, says that it listens on."""
+    found: list[str] = []
+
+    def told() -> bool:
+        found[:] = re.findall(r"\"Listening on\".* address=127\.0\.0\.1:(\d+)\s", log.read_text())
+        return bool(found)
+
+    wait_for(told, say=log.read_text)
+    return int(found[0])
+
+
 def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a program of ours to its end."""
     command = [str(SCRIPTS / program), *map(str, arguments)]

@@ -6,7 +6,6 @@ import json
 import queue
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.running import DEADLINE_SECONDS, port_of_log, wait_for
 
 EXAMPLE = Path(__file__).parents[2] / "rules" / "alertmanager-example.yaml"
 
@@ -50,7 +51,7 @@ class Alertmanager:
 
     def wait_for(self, path: str, job_id: str) -> Post:
         """The next post to a path that speaks of a job."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while time.monotonic() < deadline:
             try:
                 self.got.append(self._posts.get(timeout=0.2))
@@ -90,7 +91,7 @@ def alertmanager(tmp_path: Path) -> Iterator[Alertmanager]:
 
     program = shutil.which("prometheus-alertmanager")
     assert program is not None, "prometheus-alertmanager is missing: apt-get install prometheus-alertmanager"
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, socket.socket() as free:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         here = f"http://127.0.0.1:{server.server_port}"
         (tmp_path / "token").write_text("s3cret\n")
@@ -105,39 +106,34 @@ def alertmanager(tmp_path: Path) -> Iterator[Alertmanager]:
             text, count = re.subn(pattern, value, text)
             assert count == 1, pattern
         (tmp_path / "alertmanager.yml").write_text(text)
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-        free.close()
         with (tmp_path / "log").open("w") as log:
             process = subprocess.Popen(
                 [
                     program,
                     f"--config.file={tmp_path / 'alertmanager.yml'}",
                     f"--storage.path={tmp_path / 'data'}",
-                    f"--web.listen-address={address}",
+                    "--web.listen-address=127.0.0.1:0",
                     "--cluster.listen-address=",
                 ],
                 stdout=log,
                 stderr=log,
             )
         try:
-            _wait_until_ready(f"http://{address}", tmp_path / "log")
-            yield Alertmanager(f"http://{address}", posts)
+            address = f"http://127.0.0.1:{port_of_log(tmp_path / 'log')}"
+            wait_for(lambda: _is_ready(address), say=(tmp_path / "log").read_text)
+            yield Alertmanager(address, posts)
         finally:
             process.terminate()
             process.wait(timeout=60)
             server.shutdown()
 
 
-def _wait_until_ready(address: str, log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{address}/-/ready", timeout=2):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise AssertionError(log.read_text())
+def _is_ready(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/-/ready", timeout=10):
+            return True
+    except OSError:
+        return False
 
 
 def test_a_hang_goes_to_the_snapshotter_at_once_and_to_people_once(alertmanager: Alertmanager) -> None:
