@@ -107,9 +107,10 @@ def test_torchrun_with_workers_checkpoint_writers_and_a_killed_rank(tmp_path: Pa
         assert {one.job_id for one in watch.processes} == {run}
         assert watch.job is not None
         assert (watch.job.expected, watch.job.running, watch.job.world_size) == (2, 2, 2)
-        os.kill(top.pid, signal.SIGSTOP)  # so that the agent does not end the others
-        victim = next(one.id.pid for one in watch.processes if (one.role, one.rank) == ("trainer", 1))
-        os.kill(victim, signal.SIGKILL)
+        pids = {one.rank: one.id.pid for one in watch.processes if one.role == "trainer"}
+        for pid in (top.pid, pids[0]):  # the agent would end the others, and rank 0 itself
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(pids[1], signal.SIGKILL)
         wait_for(lambda: watch.look() and watch.job is not None and watch.job.running == 1, log)
         assert (watch.job.expected, watch.job.missing_ranks) == (2, (1,))
 
