@@ -47,7 +47,7 @@ def node(script: str, text: str, *, modules: Path) -> str:
     program = shutil.which("node")
     assert program is not None, "node is missing: apt-get install nodejs"
     done = subprocess.run(
-        [program, "-e", script], input=text, cwd=modules.parent, capture_output=True, text=True, timeout=60
+        [program, "-e", script], input=text, cwd=modules.parent, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

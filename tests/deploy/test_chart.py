@@ -72,7 +72,7 @@ class Chart:
         self._folder = folder
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([self._helm, *arguments], capture_output=True, text=True, timeout=60)
+        return subprocess.run([self._helm, *arguments], capture_output=True, text=True, timeout=240)
 
     def template(self, values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
         file = self._folder / "values.yaml"
@@ -150,7 +150,7 @@ def test_objects_fit_the_schemas(
         input=json.dumps(objects),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert checked.stderr == ""
     (line,) = checked.stdout.splitlines()

@@ -64,7 +64,7 @@ def test_gathered_stacks_are_analysed(ranks: list[int], tmp_path: Path) -> None:
         [BIN / "hangscope-snapshotter", "analyze", folder, "--format", "json"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert analysed.returncode == 0, analysed.stderr
     report = json.loads(analysed.stdout)
@@ -78,7 +78,7 @@ def test_gathered_stacks_are_analysed(ranks: list[int], tmp_path: Path) -> None:
 def test_programs_that_are_not_there_are_said(tmp_path: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "HANGSCOPE_BIN": str(tmp_path)}
     done = subprocess.run(
-        [SCRIPT, tmp_path / "hang"], env=environment, capture_output=True, text=True, timeout=60
+        [SCRIPT, tmp_path / "hang"], env=environment, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 1
     assert done.stderr.startswith("gather.sh: no hangscope-exporter on PATH")

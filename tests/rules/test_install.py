@@ -44,7 +44,7 @@ def test_an_existing_prometheus_takes_it(tmp_path: Path) -> None:
         ["promtool", "check", "config", str(tmp_path / "prometheus.yml")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(list(folder.iterdir()))} rule files found" in done.stdout

@@ -13,7 +13,7 @@ TEST_FILES = sorted((RULES / "tests").glob("*.yaml"))
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=RULES)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=RULES)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -32,7 +32,7 @@ def test_prometheus_example_loads_all_rule_files() -> None:
         ["promtool", "check", "config", "prometheus-example.yaml"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         cwd=RULES,
     )
     assert done.returncode == 0, done.stdout + done.stderr

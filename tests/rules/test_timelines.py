@@ -134,7 +134,7 @@ class Timelines:
         path = folder / "timelines.yaml"
         path.write_text(yaml.safe_dump(test, width=1_000_000))
         done = subprocess.run(
-            ["promtool", "test", "rules", path], capture_output=True, text=True, timeout=120
+            ["promtool", "test", "rules", path], capture_output=True, text=True, timeout=240
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
