@@ -106,8 +106,13 @@ class Workers:
     """The threads that take tasks off the queue, and the one that sends periodic tasks."""
 
     def __init__(self, queue: huey.Huey, count: int, *, stop_seconds: float = 10.0) -> None:
-        for name in ("huey.consumer.Worker", "huey.consumer.Scheduler"):
-            logging.getLogger(name).filters = [_Seldom()]
+        library = logging.getLogger("huey")
+        if not logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
+            library.setLevel(
+                logging.WARNING
+            )  # else each task is two lines, beside what we say of it ourselves
+        for name in ("consumer.Worker", "consumer.Scheduler"):
+            library.getChild(name).filters = [_Seldom()]
         self._consumer = _QuietConsumer(
             queue,
             workers=count,

@@ -98,6 +98,8 @@ def test_a_job_without_processes_leaves_a_bundle_that_says_so(tmp_path: Path, to
         assert status == 200
         assert "No process of the job is left" in page
         assert "no process of job gone-job is left" in page
+        program.wait_for("capture_taken")  # said once it is done
+        assert "huey" not in program.log.read_text()  # what the queue's library says is for --log.level debug
 
 
 def test_a_bad_new_configuration_leaves_the_old_one_in_force(tmp_path: Path) -> None:
