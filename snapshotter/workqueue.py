@@ -108,9 +108,7 @@ class Workers:
     def __init__(self, queue: huey.Huey, count: int, *, stop_seconds: float = 10.0) -> None:
         library = logging.getLogger("huey")
         if not logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
-            library.setLevel(
-                logging.WARNING
-            )  # else each task is two lines, beside what we say of it ourselves
+            library.setLevel(logging.WARNING)  # else two lines for each task, beside our own
         for name in ("consumer.Worker", "consumer.Scheduler"):
             library.getChild(name).filters = [_Seldom()]
         self._consumer = _QuietConsumer(
