@@ -49,10 +49,10 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             stderr=subprocess.STDOUT,
         )
     try:
-        deadline = time.monotonic() + 60
-        while (found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())) is None:
-            assert server.poll() is None and time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+        address = re.compile(r"http://127\.0\.0\.1:\d+")
+        wait_for(lambda: server.poll() is not None or address.search(log.read_text()), say=log.read_text)
+        found = address.search(log.read_text())
+        assert found is not None, log.read_text()
         yield found[0]
     finally:
         server.kill()

@@ -92,7 +92,12 @@ def ranks() -> Iterator[Ranks]:
 
 def settings(*, when_unclear: bool = True, agents: AgentsConfig | None = None) -> Config:
     capture = msgspec.structs.replace(
-        CaptureConfig(), sample_interval=0.5, native_when_unclear=when_unclear, ask_nccl=False
+        CaptureConfig(),
+        sample_interval=0.5,
+        process_timeout=60.0,
+        node_timeout=240.0,
+        native_when_unclear=when_unclear,
+        ask_nccl=False,
     )
     return Config(capture=capture, agents=agents or AgentsConfig())
 

@@ -7,6 +7,7 @@ import hmac
 import io
 import os
 import pwd
+import re
 import subprocess
 import sys
 import threading
@@ -20,15 +21,16 @@ from exporter.procfs import ProcFS
 from snapshotter import oneshot
 from snapshotter.bundle.reader import open_folder
 from snapshotter.capture.agent import create_app
+from snapshotter.capture.facts import thread_states
 from snapshotter.capture.local import local_node
 from snapshotter.config import AgentsConfig, CaptureConfig, Config
 from snapshotter.oneshot import CannotCapture
 from snapshotter.stacks.model import JobCapture
-from tests.running import wait_for
+from tests.running import DEADLINE_SECONDS, wait_for
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "capture_train.py"
 JOB = f"oneshot-{os.getpid()}"
-QUICK = CaptureConfig(sample_interval=0.5)  # type: ignore[arg-type]
+QUICK = CaptureConfig(sample_interval=0.5, process_timeout=60.0, node_timeout=240.0)  # type: ignore[arg-type]
 TOKEN = "t0ken"
 
 
@@ -52,7 +54,11 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
         def hangs() -> bool:
             assert launcher.poll() is None, log.read_text()
-            return log.read_text().count("has come to the hang") == 2
+            ranks = re.findall(r"has come to the hang in process (\d+)", log.read_text())
+            # They are where they hang once no thread of theirs runs.
+            return len(ranks) == 2 and {
+                state for pid in ranks for state in thread_states(ProcFS(), int(pid))
+            } == {"S"}
 
         wait_for(hangs, seconds=240, say=log.read_text)
         yield launcher.pid
@@ -60,7 +66,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         # torchrun ends its ranks, which lead groups of their own.
         launcher.terminate()
         try:
-            launcher.wait(30)
+            launcher.wait(DEADLINE_SECONDS)
         finally:
             launcher.kill()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -45,22 +44,26 @@ class Alertmanager:
         folder.mkdir()
         config = folder / "alertmanager.yml"
         config.write_text(CONFIG.format(url=snapshotter, group_by=group_by))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
         self._log = (folder / "log").open("w")
         self.process = subprocess.Popen(
             [
                 program,
                 f"--config.file={config}",
                 f"--storage.path={folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}",
+                "--web.listen-address=127.0.0.1:0",
                 "--cluster.listen-address=",
             ],
             stdout=self._log,
             stderr=self._log,
         )
+        listening = re.compile(r'"Listening on" address=(127\.0\.0\.1:\d+)')
+        log = folder / "log"
+        wait_for(
+            lambda: self.process.poll() is not None or listening.search(log.read_text()), say=log.read_text
+        )
+        found = listening.search(log.read_text())
+        assert found is not None, log.read_text()
+        self.url = f"http://{found[1]}"
 
     def ready(self) -> bool:
         try:

@@ -6,6 +6,7 @@ Rank 0 stops in iteration 3 where `--hang` says so, and the others wait for it.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 
 import torch
@@ -38,7 +39,7 @@ def main() -> None:
     loader = DataLoader(Numbers(), batch_size=4, num_workers=options.workers)
     for iteration, batch in enumerate(loader):
         if options.hang and iteration == 3:
-            print(f"rank {dist.get_rank()} has come to the hang", flush=True)
+            print(f"rank {dist.get_rank()} has come to the hang in process {os.getpid()}", flush=True)
             if dist.get_rank() == 0:
                 hang()
         optimizer.zero_grad()
