@@ -146,7 +146,7 @@ def _chain(
         stack.callback(chain.stop)
         for end in ends:  # before the chain ends whatever runs below us
             stack.callback(end)
-        chain.start()
+        chain.start(patience=PATIENCE)
         return _all(chain, pager, choose(chain), folder / "jobs", say)
 
 

@@ -78,7 +78,7 @@ def ask_during_checkpoint(chain: Chain, watch: Watch, job_id: str, stop_at: floa
     body = json.dumps({"job_id": job_id, "reason": "demo: is the checkpoint a hang?"}).encode()
     headers = {"Authorization": f"Bearer {chain.token}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{chain.snapshotter_url}/api/v1/captures", body, headers)
-    with urllib.request.urlopen(request, timeout=10):
+    with urllib.request.urlopen(request, timeout=30):
         pass
     return watch.wait_for_verdict(stop_at)
 

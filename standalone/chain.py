@@ -217,7 +217,7 @@ def program(name: str) -> str:
     return found
 
 
-def get_json(url: str, *, timeout: float = 5.0) -> Any:
+def get_json(url: str, *, timeout: float = 30.0) -> Any:
     """Read one JSON document. Raises OSError."""
     with urllib.request.urlopen(url, timeout=timeout) as answer:
         return json.load(answer)

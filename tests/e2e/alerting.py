@@ -104,7 +104,7 @@ def running(chat: Chat, folder: Path, **settings: Any) -> Iterator[Chain]:
         processes.adopt_orphans()
         chain = Chain(Settings(folder / "chain", "1s", ports=(0, 0, 0, 0), **settings))
         try:
-            chain.start()
+            chain.start(patience=PATIENCE_SECONDS)
             yield chain
         finally:
             chain.stop()
@@ -120,6 +120,8 @@ def wait_for(chain: Chain, chat: Chat, *wanted: Key) -> None:
     missing = set(wanted)
 
     def all_told() -> bool:
+        # What was told stays so, whether or not it still fires.
+        missing.difference_update([key for key in missing if chat.told(*key)])
         for one in get_json(f"{chain.alertmanager_url}/api/v2/alerts"):
             labels = one["labels"]
             key = (labels["alertname"], labels.get("job_id", ""))
@@ -127,7 +129,7 @@ def wait_for(chain: Chain, chat: Chat, *wanted: Key) -> None:
             assert "<no value>" not in texts and "<error" not in texts, texts
             # Another alert of the job, or its severity, may keep it from people.
             quiet = one["status"]["state"] == "suppressed" or labels["severity"] == "info"
-            if key in missing and (quiet or chat.told(*key)):
+            if quiet:
                 missing.discard(key)
         return not missing
 

@@ -309,7 +309,7 @@ def captures_go_wrong(chain: Chain, chat: Chat, agent: int) -> None:
 
 def programs_go_wrong(chain: Chain, chat: Chat) -> None:
     index = chain.settings.folder / "snapshotter" / "index.db"
-    with sqlite3.connect(index) as connection:
+    with sqlite3.connect(index, timeout=60) as connection:
         connection.execute("DROP TABLE captures")
     connection.close()
     wait_for(chain, chat, ("HangscopeIndexDown", ""))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from demo import job
 from demo.__main__ import ask_during_checkpoint, settings
@@ -38,7 +38,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     processes.adopt_orphans()
     chain = Chain(settings(tmp_path_factory.mktemp("chain")))
     try:
-        chain.start()
+        chain.start(patience=PATIENCE_SECONDS)
         yield chain
     finally:
         chain.stop()
@@ -50,6 +50,12 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+def new_page(browser: Browser) -> Page:
+    page = browser.new_page()
+    page.set_default_timeout(1000 * PATIENCE_SECONDS)
+    return page
 
 
 class Lines:
@@ -96,7 +102,7 @@ def run(chain: Chain, scenario: Scenario, jobs: list[subprocess.Popen[bytes]]) -
 
 def diagnosed(chain: Chain, job_id: str) -> dict[str, Any]:
     """The TrainingHangDiagnosed alert of the job, as Alertmanager holds it."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         for alert in get_json(f"{chain.alertmanager_url}/api/v2/alerts"):
             labels = alert["labels"]
@@ -120,7 +126,7 @@ def test_a_hang_becomes_a_named_culprit(
     ), json.dumps(verdict, indent=2)
 
     # The page says it, and so does the fixed address that alerts carry.
-    page = browser.new_page()
+    page = new_page(browser)
     page.goto(found.url)
     text = page.inner_text("body")
     assert verdict["headline"] in text
@@ -148,7 +154,7 @@ def test_a_slow_checkpoint_is_no_hang(
         "checkpoint",
         "",
     ), json.dumps(verdict, indent=2)
-    page = browser.new_page()
+    page = new_page(browser)
     page.goto(found.url)
     assert verdict["headline"] in page.inner_text("body")
     page.close()
