@@ -25,6 +25,10 @@ _PERCENTAGES = tuple(
     )
 )
 _PERCENT = re.compile(r"\d{1,3}%\s*\Z")
+# progress, as in many classification repositories: `Processing |####    | (10/391) Data: 0.001s | Loss: 1.2`
+_PARENTHESES = re.compile(
+    rf"\|[ #=>.\-█▉▊▋▌▍▎▏∙◉]*\|\s*\(\s*(?P<n>{NUMBER})\s*/\s*(?P<total>{NUMBER})\s*\)(?P<rest>.*)"
+)
 _OPEN = re.compile(rf"(?<![\w./])(?P<n>{NUMBER})it \[(?P<rest>[\d:]+,[^\]]*)\]?")
 _LOGGABLE = re.compile(rf"(?P<n>{NUMBER}|-)(?:it)?/(?P<total>{NUMBER})(?:it)?\s+rate:(?P<rest>\S*)")
 _GLYPHS = r"(?:[━╸╺─╌█▉▊▋▌▍▎▏▐░▒▓■□▪▫●○⣿⠿⣀]{4,}|\[[=>.#\-* ]{5,}\])"
@@ -70,6 +74,8 @@ def read(record: Record) -> Reading | None:
     match = (_OPEN.search(text) if "it [" in text else None) or (
         _LOGGABLE.search(text) if "rate:" in text else None
     )
+    if match is None and "| (" in text:
+        match = _PARENTHESES.search(text)
     if match is None and _GLYPH_HINT.search(text):
         match = _BEHIND_GLYPHS.search(text) or _BEFORE_GLYPHS.search(text)
     if match is None and "%" in text:
@@ -117,6 +123,8 @@ def _reading(record: Record, description: str, match: re.Match[str], tail: str) 
         and not _is_verb(description)
     ):
         about, why = None, ""
+    if about is Topic.DATA and not sampling and _PROCESSING.fullmatch(description) and _LOSS.search(rest):
+        about, why = None, ""
     form = Form.BAR if total else Form.OPEN_BAR
     epoch, epochs = _epoch(description)
     if epoch is None and "epoch" in rest:
@@ -146,6 +154,8 @@ def _reading(record: Record, description: str, match: re.Match[str], tail: str) 
 
 _LEARNING = re.compile(r"(?i)(?<![a-z])(?:lr|learning_rate)\s*[=:]")  # nothing else than training shows it
 _DETECTED = re.compile(r"\bmAP\b|\bmAP@")  # a table of an evaluation's results that is drawn with a bar
+_PROCESSING = re.compile(r"(?i)\s*process(?:ing|ed)\W*")
+_LOSS = re.compile(r"(?i)(?<![a-z])loss\W*\d")
 _DATASET = re.compile(r"(?i)dataset")
 
 

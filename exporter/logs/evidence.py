@@ -16,6 +16,7 @@ _METRIC = re.compile(
 _TIMING = re.compile(
     r"lr\w*|learning|grad\w*|gnorm|time|eta|elapsed|speed|mfu|mem\w*|tps|wps|avg|throughput|tok\w*|samples?|ms|it|sec|fps|dt"
 )
+_TRAINED = re.compile(r"(?i)loss|train|grad|(?<![a-z])lr(?![a-z])")
 _EVALUATED = re.compile(r"cv|val|valid|validation|eval|evaluation|dev|test")
 _PAIR = re.compile(
     r"(?P<name>[A-Za-z_][\w/@.%-]*(?:[ (]+[A-Za-z_][\w/@.%-]*){0,3}\)?)[\s:=|(\[#\"'*•]*[-+~]?(?:\d|nan\b|inf\b|n/a\b)"
@@ -63,6 +64,8 @@ def is_evaluation_report(tail: str) -> bool:
     first = next(words(tail), "")
     if _EVALUATED.fullmatch(first):
         return True
-    return not any(
-        _is_timing(match["name"]) and not is_evaluated(match["name"]) for match in _PAIR.finditer(tail)
-    )
+    names = [match["name"] for match in _PAIR.finditer(tail)]
+    if any(is_evaluated(name) and "time" in words(name) for name in names):
+        # How long it took: it stands beside nothing but the evaluation's own, or a loss of training.
+        return not any(_TRAINED.search(name) is not None and not is_evaluated(name) for name in names)
+    return not any(_is_timing(name) and not is_evaluated(name) for name in names)

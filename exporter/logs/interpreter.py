@@ -178,7 +178,7 @@ class Interpreter:
             if self.finished_by is None and self._is_training_again(series):
                 self.phase = Phase.TRAINING
             self.crashed = False
-        elif series is not None and moved and self._is_evaluation(series):
+        elif series is not None and moved and (series.evaluates or self._is_evaluation(series)):
             self.phase = Phase.EVALUATING
         if announced is Phase.FINISHED:
             self.phase = Phase.FINISHED
@@ -191,7 +191,7 @@ class Interpreter:
 
     def _counts(self, series: Series) -> bool:
         """Whether a series is taken for training's."""
-        named = series.strong and series.form in (Form.KEYED, Form.METRICS)
+        named = series.strong and series.form in (Form.KEYED, Form.METRICS) and not series.evaluates
         return named or series.key in self.chooser.accepted()
 
     def _is_evaluation(self, series: Series) -> bool:

@@ -14,11 +14,13 @@ from exporter.logs.words import is_alarm, topic, words
 from exporter.logs.wrappers import Record
 
 _NO_NAME = "a number without a name"
-_HEAD = r"\A(?:[\s\]:>|-]|\[[A-Za-z_.\s]*\]|(?:INFO|DEBUG)\b)*"  # what loggers put before a message
-_TUPLE = re.compile(_HEAD + r"\[\s*(?P<e>\d+)\s*,\s*(?P<n>\d+)\s*\]")  # [epoch, batch] loss: …
+# What loggers put before a message; the time since the start may be among it (XLM).
+_HEAD = r"\A(?:[\s\]:>|-]|\[[A-Za-z_.\s]*\]|(?:INFO|DEBUG)\b|\d+:\d\d:\d\d(?=\s))*"
+# `[epoch, batch] loss: …`, and YOLACT's `[  0]     520 || B: 3.451 | C: 2.964`
+_TUPLE = re.compile(_HEAD + r"\[\s*(?P<e>\d+)\s*(?:,\s*(?P<n>\d+)\s*\]|\]\s+(?P<m>\d[\d,]*)(?=\s*\|))")
 _BARE = re.compile(
     _HEAD
-    + r"(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|#?(?P<b>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*"
+    + r"(?:\[\s*(?P<a>\d[\d,]*)\s*(?:\||\])|#?(?P<b>\d[\d,]*)(?!:\d\d)(?:\s*/\s*(?P<total>\d[\d,]*))?\s*"
     + r"(?:[|:]|[-=]+>|\s-\s|\s{2,}|\t|\s(?=(?:train|loss)\b)"
     + r"|(?(total),\s+(?=[A-Za-z]\w*\s*[:=])|,\s+(?=\w*loss\w*\s*[:=]))))"
 )
@@ -55,6 +57,7 @@ _COUNTING = (*_EPOCH_LETTERS, "b", "i", "k", "n", "s", "t")
 _FOLLOWING = re.compile(r"\s+([A-Za-z]{4,})")
 _TRANSFER = re.compile(r"\d\s?[KMGTkmgt]?i?B/s")
 _FRACTION = re.compile(r"\d\.\d|\de[-+]?\d|nan\b|inf\b")
+_VALUES = re.compile(r"[:=]\s*[-+]?\d+\.\d+\b.*[:=]\s*[-+]?\d+\.\d+\b")
 
 
 def read(record: Record, epoch: float | None) -> Reading | None:
@@ -77,9 +80,11 @@ def read(record: Record, epoch: float | None) -> Reading | None:
     if _TRANSFER.search(tail):
         return None
     first = next(words(tail), "")
-    if not has_metrics(tail[:80]) or (topic(tail[:24]) is not None and topic(first) is not None):
+    # Behind an epoch and its batch values of any names are metrics.
+    measured = has_metrics(tail[:80]) or (pair is not None and _VALUES.search(tail) is not None)
+    if not measured or (topic(tail[:24]) is not None and topic(first) is not None):
         return _reported(record, match, tail, first)
-    number = count(pair["n"] if pair else match["a"] or match["b"])
+    number = count((pair["n"] or pair["m"]) if pair else match["a"] or match["b"])
     if number is None:
         return None
     at = float(pair["e"]) if pair else epoch

@@ -14,7 +14,17 @@ from exporter.logs.evidence import has_metrics, is_evaluation_report, shows_eval
 from exporter.logs.languages import in_english
 from exporter.logs.numbers import NUMBER, count
 from exporter.logs.reading import NO_METRICS, Form, Reading, shape
-from exporter.logs.words import AMOUNTS, Counter, Topic, counter, is_alarm, is_mention, topic, words
+from exporter.logs.words import (
+    AMOUNTS,
+    Counter,
+    Topic,
+    counter,
+    is_alarm,
+    is_mention,
+    is_sampling,
+    topic,
+    words,
+)
 from exporter.logs.wrappers import Record
 
 _LOOKED_AT = 2000  # characters in which a counter may stand
@@ -30,24 +40,24 @@ _COUNTER = re.compile(
     r"(?:\s(?:executed|completed|done|trained|elapsed|processed)(?=\s*[:=]))?"
     + _SEPARATOR
     + rf"(?P<n>{NUMBER})(?:\s*-\s*(?P<upto>\d+)(?=[\],]))?(?![\w%]|\.\d|:\d\d)"
-    + rf"(?:\s*(?:/|(?<=\s)of\s|(?<=\s)out of\s)\s*(?P<total>{NUMBER})(?![\w%]))?",
+    + rf"(?:\s*(?:/|(?<=\s)of\s|(?<=\s)out of\s|\|(?=\s*\d+\s*\]))\s*(?P<total>{NUMBER})(?![\w%]))?",
     re.IGNORECASE,
 )
 _NAME = re.compile(r"[A-Za-z_](?:[\w.-]|/(?=[A-Za-z_]))*\Z")
 _BRACKETS = re.compile(
     r"(?P<epoch>\[\s*(?P<e>\d+)\s*(?:/\s*\d+\s*)?\]\s*)?"
-    r"(?<!=)[\[(]\s*(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s*(?:\(\s*[\d.]+\s*%\s*\)\s*)?[\])]"
+    r"(?<!=)[\[(]\s*(?:[A-Za-z]+\s*:\s*(?P<of>\d+)\s*,\s*)?(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s*(?:\(\s*[\d.]+\s*%\s*\)\s*)?[\])]"
 )
 _EPOCH_PAIR = re.compile(
-    r"(?i:epochs?|ep\.?)\s*[:\[(#]?\s*(?P<e>\d+)(?:\s*\]?\s*[:|,\-–]\s*|\s+)\[?\s*(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)"
+    r"(?i:epochs?|ep\.?|(?<![\w.])e(?=\d))\s*[:\[(#]?\s*(?P<e>\d+)(?:\s*\]?\s*[:|,\-–]\s*|\s+)\[?\s*(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)"
 )
 _UNIT_BEHIND = re.compile(
     r"(?:(?<=[\s:])\d+-(?P<upto>\d+)\s?(?i:batch(?:es)?|steps?|iters?)\b:)|(?<![\w./-])(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s+(?i:steps?|iterations?|iters?|batch(?:es)?|updates?)\b"
 )
 _EPOCH = re.compile(
-    r"(?<![A-Za-z])(?i:epoch)s?(?:\s*\(\w+\))?[\"']?(?:\s*[:=#|\[(])*\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)(?:\s*/\s*(?P<epochs>\d+))?"
+    r"(?:(?<![A-Za-z])(?i:epochs?)|\A\W*(?i:ep)(?=\W{0,2}\d))(?:\s*\(\w+\))?[\"']?(?:\s*[:=#|\[(])*\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)(?:\s*/\s*(?P<epochs>\d+))?"
 )
-_VALUES = re.compile(r"[:=]\s*[-+]?\d+\.\d+.*[:=]\s*[-+]?\d+\.\d+")
+_VALUES = re.compile(r"[:=\[(]\s*[-+]?\d+\.\d+.*[:=\[(]\s*[-+]?\d+\.\d+")
 _TRAIN_EPOCH = re.compile(r"(?i:train\w*)\s*:\s*(?P<epoch>\d+)\s*\[")
 _ONLY_BRACKETS = re.compile(r"\s*(?:\[[^\[\]]*\]\s*)+:?\s*\Z")
 # DeepSpeed prints this when its engine is made (deepspeed/runtime/engine.py, _report_progress), before any step.
@@ -64,7 +74,7 @@ _CONFIGURATION = re.compile(
 _SUM = re.compile(
     r"(?i)\b(?:total|cumulative)\s+(?:(?:num(?:ber)?|no)\b\.?\s*)?(?:of\s+)?\Z"
 )  # `Total num frames: 241664`
-_UNIT_OF = re.compile(r"(?<![\w.:=/-])(\d[\d,]*)\s\Z")
+_UNIT_OF = re.compile(r"(?i)(?<![\w.:=/-])(?<!epoch )(?<!ep )(\d[\d,]*)\s\Z")
 _PLURAL = re.compile(r"(?i)steps|iterations|iters|batches|updates")
 _MILLISECONDS = re.compile(r"time \(ms\)", re.IGNORECASE)
 
@@ -297,10 +307,12 @@ def _bracketed(record: Record, text: str) -> Reading | None:
     before = not tail.strip(" ]") and has_metrics(head)
     if number is None or not (has_metrics(tail) or before or (epoch is not None and _VALUES.search(tail))):
         return None
-    own_epoch = found.get("e")
+    own_epoch = found.get("e") or found.get("of")  # `[train: 35, 50 / 1000]`
     if own_epoch:
         epoch = float(own_epoch)
     key = f"{Form.KEYED}:{record.source}:{shape(head)}:[]:{total}"
     about = topic(without_metrics(head)) or topic(match[0])
     why = f"the text before the number is about {about}" if about else ""
+    if about is None and is_sampling(head):
+        about, why = Topic.DATA, "the text before the number is about sampling"
     return Reading(Form.KEYED, key, number, total, epoch, about, not before, why=why, epochs=epochs)

@@ -17,7 +17,7 @@ _END = re.compile(
     r"|engine run finished"
     r"|total training time"
     r"|training time[: ]"
-    r"|training took "
+    r"|(?:training|'train') took "
     r"|\d+ epochs? completed in"
     r"|exiting program (?:at|after) iteration"
     r"|successfully finished\b"
@@ -38,7 +38,9 @@ _END = re.compile(
     r")",
     re.IGNORECASE,
 )
-_END_ALONE = re.compile(r"(?:all )?(?:done|finished|complete[d]?|bye)[.!]*\s*\Z", re.IGNORECASE)
+_END_ALONE = re.compile(
+    r"(?:all |optimi[sz]ation )?(?:done|finished|complete[d]?|bye)[.!]*\s*\Z", re.IGNORECASE
+)
 _SUMMARY = re.compile(
     r"wandb:\s+(?:Run summary|Synced )|\btotal img/sec\b|\bprocess group destroyed\b|\Areal\s+\d+m[\d.]+s",
     re.IGNORECASE,

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from exporter.logs import evaluations
 from exporter.logs.reading import Form, Reading
 
 _MOST = 256  # series of one log that are remembered
@@ -42,6 +43,7 @@ class Series:
     epoch: float | None = None
     epochs: int | None = None
     from_zero: bool = False  # it was seen at 0 as a record of its own
+    reached: bool = False  # it was seen at its total
     advances: int = 0
     resets: int = 0
     stride: int = 0  # the newest advance
@@ -50,6 +52,7 @@ class Series:
     measured: bool = False  # a bar that showed metrics
     epochs_of_bar: int = 0  # its records that showed the epoch that a bar shows: it counts epochs
     redrawn: bool = False  # it was drawn with carriage returns before
+    aside: int | None = None  # its resets when it was last found to have run between two records of training
     # Beside the strong series: their records while this bar was under way, and while it was not.
     during: int = 0
     beside: int = 0
@@ -68,6 +71,11 @@ class Series:
     @property
     def under_way(self) -> bool:
         return self.last is not None and self.total is not None and 0 < self.last < self.total
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it is an evaluation that prints as training does. One that goes on without training is none."""
+        return self.aside is not None and self.resets - self.aside <= 1
 
     def moves(self, reading: Reading) -> bool:
         """Whether the reading shows progress over what was seen: another number, or another epoch."""
@@ -109,7 +117,7 @@ class Chooser:
                 self._series.popitem(last=False)
         else:
             self._series.move_to_end(reading.series)
-        one.closed = closed
+        one.closed = closed and not reading.tail  # a newline behind what another wrote is not the bar's
         one.redrawn |= not closed
         one.measured |= reading.measured
         if not reading.unstarted:
@@ -184,8 +192,10 @@ class Chooser:
         elif one.last is not None and number < one.last:
             one.resets += 1
         one.last = number
-        if one.form in _BARS and one.total is not None and number == one.total:
-            self._finish_cycle(one)
+        if one.total is not None and number == one.total:
+            one.reached = True
+            if one.form in _BARS:
+                self._finish_cycle(one)
 
     def _refer(self, one: Series, number: int | None, records: int) -> None:
         """Records of a strong series: how do the bars stand beside them?"""
@@ -229,6 +239,8 @@ class Chooser:
             for one in self._series.values()
             if one.form in (Form.KEYED, Form.METRICS) and one.strong and one.count > 2 * one.epochs_of_bar
         }
+        evaluations.find_short_runs([self._series[key] for key in keyed])
+        keyed = {key for key in keyed if not self._series[key].evaluates}
         elsewhere = {key for key in keyed if self._series[key].outside_evaluation}
         keyed = elsewhere or keyed
         numbered = any(self._series[key].form is Form.KEYED for key in keyed)
@@ -263,7 +275,8 @@ class Chooser:
         candidates = [one for one in self._series.values() if one.form is Form.BAR and one.count]
         if beside_keyed:
             candidates = [one for one in candidates if self._agrees(one)]
-        candidates = _without_evaluations(candidates)
+        # One that is over with its first record does not move.
+        candidates = evaluations.left_out([one for one in candidates if one.total != 1] or candidates)
         named = [one for one in candidates if one.named]
         if named:
             totals = {one.total for one in named}
@@ -281,9 +294,8 @@ class Chooser:
                     rejected.add(key)  # the outer one counts epochs
                 elif not inner.named or (outer.last or 0) > mark:
                     rejected.add(inner.key)  # an evaluation within training
-        rejected |= self._alternating(
-            [one for one in candidates if one.key not in rejected and not one.named]
-        )
+        rest = [one for one in candidates if one.key not in rejected and not one.named]
+        rejected |= evaluations.taking_turns(rest)
         return set(keys) - rejected
 
     def _before_epochs(self, bars: set[str]) -> set[str]:
@@ -309,32 +321,6 @@ class Chooser:
             # One record a cycle: an epoch's summary, or an iteration made of many small ones.
             return not bar.reference_advance or bar.reference_advance * 2 >= (bar.total or 0)
         return not bar.cycles and bar.named and not bar.beside
-
-    @staticmethod
-    def _alternating(bars: list[Series]) -> set[str]:
-        """Of bars without description that take turns, the shorter ones: evaluations."""
-        repeated = [one for one in bars if one.cycles > 1 and one.total is not None]
-        if len(repeated) < 2:
-            return set()
-        longest = max(repeated, key=lambda one: (one.total or 0, -one.number))
-        return {one.key for one in repeated if one is not longest}
-
-
-def _without_evaluations(bars: list[Series]) -> list[Series]:
-    """Without those that were only seen in evaluations, or show no metrics, where others of their kind were and do."""
-    trained = {_kind(one) for one in bars if one.outside_evaluation}
-    bars = [one for one in bars if one.outside_evaluation or _kind(one) not in trained]
-    measured = {one.key for one in bars if one.measured and not one.named}
-    return [
-        one
-        for one in bars
-        if one.named or one.measured or not measured or not measured.isdisjoint(one.inside)
-    ]
-
-
-def _kind(one: Series) -> str:
-    """What bars of one description have in common, whatever their totals."""
-    return one.key.rsplit(":", 2)[0]
 
 
 def _grows(numbers: Sequence[int]) -> bool:

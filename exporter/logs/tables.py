@@ -21,9 +21,10 @@ _MOST_COLUMNS = 100
 _BOX = re.compile(r"[|\u2502\u2503\u2551]")
 _BLANKS = re.compile(r"\s{2,}|\t")
 _WORDS_OF_HEADER = re.compile(r"[\w #%().,:/*@+<>'\"-]*\Z")
-_CELL = re.compile(r"#?(?P<n>\d[\d,]*)(?:\s*/\s*(?P<total>\d[\d,]*))?(?:\s*\(\s*[\d.]+\s*%\s*\))?\Z")
+_CELL = re.compile(r"#?(?P<n>\d[\d,]*(?:\.0+)?)(?:\s*/\s*(?P<total>\d[\d,]*))?(?:\s*\(\s*[\d.]+\s*%\s*\))?\Z")
 _VALUE = re.compile(
     r"(?i:[-+]?(?:\d[\d.,_]*|\.\d+)(?:e[-+]?\d+)?\s?(?:%|[a-z]{1,3}(?:/[a-z]{1,4})?)?|\d+(?::\d\d)+(?:\.\d+)?"
+    r"|\[[\d.,e+\- ]*\]"  # a value for each part of the loss
     r"|[-+]?inf(?:inity)?|nan|none|null|n/?a|-+|\d{4}-\d\d-\d\d[t ]?[\d:.,]*z?|)\Z"
 )
 _COMMENT = re.compile(r"\A\s*(?:#|//|%)\s*(?=[A-Za-z])")

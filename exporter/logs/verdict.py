@@ -85,4 +85,6 @@ def _is_complete(one: Series, stride: int = 1) -> bool:
     """Whether the counter stands at its total, or so near that the next record would be beyond it."""
     if one.total is None or one.last is None or one.last > one.total:
         return False
+    if one.reached:  # the last record of each round is at the total
+        return one.last + stride > one.total
     return one.last + stride >= one.total if stride > 1 or one.from_zero else one.last >= one.total

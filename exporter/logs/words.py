@@ -114,7 +114,7 @@ def counter(name: str) -> Counter | None:
     parts = list(words(name))
     if not parts:
         return None
-    if parts[-1] in _INDEX and len(parts) > 1 and parts[-2] in _SINGULAR:
+    if parts[-1] in _INDEX and len(parts) > 1 and (parts[-2] in _SINGULAR or parts[-2] == "epoch"):
         parts.pop()
     last, others = parts[-1], set(parts[:-1])
     if last in _OTHER:
@@ -257,7 +257,7 @@ def is_training(text: str) -> bool:
 
 
 _SAMPLING = re.compile(
-    r"denois(?:e|ing)|diffusing|roll(?:ing)?|unroll(?:ing)?|sample|samplers?|beam|play(?:ing|outs?)|interacting"
+    r"denois(?:e|ing)|diffusing|roll(?:ing)?|unroll(?:ing)?|sample|samplers?|beam|play(?:s|ing|outs?)?|interacting"
     r"|synthesi[sz]ing|upsampling"
 )
 _LEARNS = {*_TRAIN, "epoch", "epochs", "finetuning", "tuning", "optimizing", "optimising"}
