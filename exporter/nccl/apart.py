@@ -62,7 +62,13 @@ def _read_apart(raw: bytes | bytearray, seconds: float, command: list[str]) -> R
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ)
     except OSError as error:
         raise Unread(f"no process to read {len(raw)} bytes in: {error}") from error
-    timer = threading.Timer(seconds, child.kill)
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()  # first, as its end is seen at once
+        child.kill()
+
+    timer = threading.Timer(seconds, give_up)
     timer.daemon = True
     timer.start()
     try:
@@ -71,9 +77,8 @@ def _read_apart(raw: bytes | bytearray, seconds: float, command: list[str]) -> R
             try:
                 return _joined(cast(BinaryIO, child.stdout))
             except (EOFError, msgspec.DecodeError) as error:
-                late = timer.finished.is_set()
                 child.kill()
-                why = f"was not done after {seconds:g} s" if late else f"failed: {error}"
+                why = f"was not done after {seconds:g} s" if late.is_set() else f"failed: {error}"
                 raise Unread(f"the process that read {len(raw)} bytes {why}") from error
     finally:
         timer.cancel()
