@@ -9,10 +9,10 @@ from snapshotter.capture.bounded import call_within, run_all
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
-    assert run_all(lambda number: number * 2, range(100), at_once=7, limit=5, total=5) == [
+    assert run_all(lambda number: number * 2, range(100), at_once=7, limit=60, total=60) == [
         number * 2 for number in range(100)
     ]
-    assert run_all(lambda number: number, [], at_once=3, limit=5, total=5) == []
+    assert run_all(lambda number: number, [], at_once=3, limit=60, total=60) == []
 
 
 def test_no_more_run_at_once_than_allowed() -> None:
@@ -64,11 +64,11 @@ def test_an_exception_is_raised_where_the_call_was_asked_for() -> None:
         return number
 
     with pytest.raises(KeyError, match="two"):
-        run_all(call, range(4), at_once=1, limit=5, total=5)
+        run_all(call, range(4), at_once=1, limit=60, total=60)
 
 
 def test_one_call() -> None:
     for_ever = threading.Event()
-    assert call_within(lambda: 3, 5) == 3
+    assert call_within(lambda: 3, 60) == 3
     assert call_within(lambda: for_ever.wait(30), 0.05) is None
     for_ever.set()

@@ -120,9 +120,9 @@ def test_any_command_line_can_be_masked(words: list[str]) -> None:
 
 @pytest.mark.parametrize("piece", ["a", "a:", "[a]", "X-", 'a="', "token=", "x://a:b@", " ", "a@", "-u a:"])
 def test_no_word_takes_long(piece: str) -> None:
-    began = time.process_time()
+    began = time.thread_time()
     mask_command_line([piece * (4096 // len(piece))] * 4)
-    assert time.process_time() - began < 2
+    assert time.thread_time() - began < 2
 
 
 def test_of_the_environment_only_known_harmless_variables_are_taken() -> None:

@@ -34,11 +34,12 @@ class Hanging:
     name = "hanging"
 
     def __init__(self) -> None:
-        self.release = threading.Event()
+        self.began, self.release = threading.Event(), threading.Event()
         self.calls = 0
 
     def collect(self) -> Iterable[Metric]:
         self.calls += 1
+        self.began.set()
         self.release.wait()
         return ()
 
@@ -65,6 +66,7 @@ def test_a_hanging_collector_is_left_behind_and_not_started_twice() -> None:
     try:
         while success(registry, "good") != 1.0:  # on a busy machine it may be late in one scrape or another
             assert time.monotonic() < stop_at
+        assert hanging.began.wait(60)
         assert success(registry, "hanging") == 0.0
         assert hanging.calls == 1
     finally:
