@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
         words.insert(0, "serve")
-    return commandline.run(_parser().parse_args(words), log_level="info")
+    return commandline.run(_parser().parse_args(words), OSError, log_level="info")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from exporter.yamlconfig import ConfigError
 def run(options: argparse.Namespace, *errors: type[Exception], log_level: str) -> int:
     """The command that was chosen, `options.run`. One of `errors`, or a bad configuration, is said on stderr: 1.
 
-    `log_level` is that of commands without the flag.
+    Ends as a shell expects, without a word, where Ctrl-C ends it or nobody reads on what it prints. `log_level`
+    is that of commands without the flag.
     """
     logging.basicConfig(
         level=getattr(options, "log_level", log_level).upper(),
@@ -23,10 +25,21 @@ def run(options: argparse.Namespace, *errors: type[Exception], log_level: str) -
     expected: tuple[type[Exception], ...] = (ConfigError, *errors)
     try:
         _check_procfs(getattr(options, "procfs", None))
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    except BrokenPipeError:
+        status = 128 + signal.SIGPIPE
     except expected as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        status = 1
+    try:
+        sys.stdout.flush()
+    except OSError:  # what is left would be tried again at the exit, and the error be said again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status
 
 
 def _check_procfs(folder: Path | None) -> None:

@@ -15,7 +15,7 @@ from snapshotter.bundle import reader
 from snapshotter.bundle.reader import Bundle
 from snapshotter.dumps import NoDumps, Problem, digest_dumps, load_dumps, without_collection
 from snapshotter.encoding import name_as_text
-from snapshotter.errors import NotFound, SnapshotterError
+from snapshotter.errors import BundleError, NotFound, SnapshotterError
 from snapshotter.render import difference, flamegraph, folded, speedscope, text
 from snapshotter.stacks.digest import Digest
 from snapshotter.stacks.digest import digest as digest_nodes
@@ -88,15 +88,21 @@ def _first(problems: list[Problem]) -> str:
 
 
 def _load_zip(path: Path) -> tuple[JobCapture, tuple[Problem, ...]]:
-    with zipfile.ZipFile(path) as archive:
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise BundleError(f"{path}: not a zip file: {error}") from error
+    with archive:
         inner = next((name for name in archive.namelist() if name.rsplit("/", 1)[-1] == "manifest.json"), "")
         prefix = inner.removesuffix("manifest.json")
 
         def read(name: str) -> bytes:
             try:
                 return archive.read(prefix + name)
-            except (KeyError, zipfile.BadZipFile) as error:
+            except KeyError as error:
                 raise NotFound(f"{path} has no {name}") from error
+            except Exception as error:  # each kind of packing has errors of its own
+                raise BundleError(f"{path}: {name} cannot be unpacked: {error}") from error
 
         return _load_bundle(Bundle(read, str(path)), path)
 
@@ -134,13 +140,14 @@ def run(
                 )
                 reports.append(report)
         rendered = difference.render(*reports) if compare else _render(path, reports[0], format)
-        if output is None:
-            out.write(rendered)
-        else:
-            output.write_text(rendered, encoding="utf-8", errors="backslashreplace")
     except AnalyzeError as error:
         print(f"error: {error}", file=err)
         return 2
+    if output is None:
+        out.write(rendered)
+        return 0
+    try:
+        output.write_text(rendered, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         print(f"error: {output}: cannot be written: {error.strerror or error}", file=err)
         return 2

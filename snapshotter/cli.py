@@ -136,7 +136,9 @@ def _add_analyze(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = "example: hangscope-snapshotter analyze DUMPS --format html -o report.html"
     commandline.add_config_flag(parser)
-    parser.add_argument("path", type=Path, metavar="PATH", help="bundle, zip of one, or folder of dumps")
+    parser.add_argument(
+        "path", nargs="?", type=Path, metavar="PATH", help="bundle, zip of one, or folder of dumps"
+    )
     parser.add_argument(
         "--format",
         choices=("json", "text", "html", "folded", "speedscope"),
@@ -145,9 +147,14 @@ def _add_analyze(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of printing")
     parser.add_argument(
-        "--compare", type=Path, metavar="PATH", help="say what changed from PATH to this second capture"
+        "--compare",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="say what changed from the first PATH to the second",
     )
-    parser.set_defaults(run=_analyze)
+    parser.set_defaults(run=_analyze, refuse=parser.error)
 
 
 def _add_storage_flag(parser: argparse.ArgumentParser) -> None:
@@ -220,12 +227,15 @@ def _capture(options: argparse.Namespace) -> int:
 
 
 def _analyze(options: argparse.Namespace) -> int:
+    paths = ([] if options.path is None else [options.path]) + options.compare
+    if len(paths) != (2 if options.compare else 1):
+        options.refuse("give one PATH, or two to compare: PATH --compare PATH")
     chosen = analysis.analyser(config.load(options.config).analysis, options.config)
     return analyze.run(
-        options.path,
+        paths[0],
         format=options.format,
         output=options.output,
-        compare=options.compare,
+        compare=paths[1] if options.compare else None,
         knowledge=chosen.knowledge,
         sizes=chosen.sizes,
     )

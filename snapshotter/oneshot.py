@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pid",
         type=int,
         nargs="+",
+        action="extend",
         default=[],
         metavar="PID",
         help="capture these processes and all below them, training or not",

@@ -237,6 +237,13 @@ def test_what_cannot_be_done_is_said_in_one_line(tmp_path: Path, words: list[str
     assert problem in ran.said
 
 
+def test_processes_may_be_given_one_by_one() -> None:
+    parser = argparse.ArgumentParser()
+    oneshot.add_arguments(parser)
+    asked = oneshot.wanted(parser.parse_args(["--pid", "1", "2", "--pid", "3", "-o", "x"]))
+    assert asked.pids == (1, 2, 3)
+
+
 def test_options_that_do_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(CannotCapture, match="--pid is about this node"):
         Ran("--pid", "1", "--nodes", "x", "-o", tmp_path / "y")

@@ -6,14 +6,18 @@ import gzip
 import io
 import json
 import os
+import random
+import re
 import signal
+import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from snapshotter import analyze, dumps
+from snapshotter import analyze, cli, dumps
 from snapshotter.bundle.schema import CaptureRequest, Manifest, NodeEntry
 from snapshotter.dumps import digest_dumps, load_dumps
 from snapshotter.stacks.model import NodeAnswer
@@ -252,6 +256,21 @@ def test_second_sample_and_compare(tmp_path: Path) -> None:
     assert "All threads are where they were." in same
 
 
+def test_two_captures_are_compared_in_the_order_in_which_they_are_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_dumps.write(tmp_path / "a", "local-lock", 8)
+    make_dumps.write(tmp_path / "b", "slow-save", 8)
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    for words in ([a, "--compare", b], ["--compare", a, b]):
+        assert cli.main(["analyze", *words]) == 0
+        assert "culprits no more: 2" in capsys.readouterr().out
+    for words in ([], ["--compare", a], [a, "--compare", b, b]):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["analyze", *words])
+        assert "give one PATH, or two to compare" in capsys.readouterr().err
+
+
 def bundle(folder: Path) -> Path:
     """A bundle as the service writes it, of two nodes."""
     (folder / "nodes").mkdir(parents=True)
@@ -283,6 +302,42 @@ def test_bundles_and_zipped_bundles(tmp_path: Path) -> None:
         assert isinstance(found["summary"], dict)
         assert found["verdict"]["culprit_ranks"] == "2"
         assert found["summary"]["job_id"] == "llm"
+
+
+def scrambled(packed: bytes) -> bytes:
+    """The archive with what its members hold destroyed."""
+    for start in (found.start() for found in re.finditer(rb"PK\x03\x04", packed)):
+        name, extra = struct.unpack_from("<HH", packed, start + 26)
+        content = start + 30 + name + extra + 9
+        packed = packed[:content] + b"\xff" * 40 + packed[content + 40 :]
+    return packed
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        scrambled,
+        lambda packed: b"x" * 100 + packed[packed.rindex(b"PK\x05\x06") :],
+        lambda packed: re.sub(
+            rb"(PK\x01\x02.{4})..", b"\\g<1>\x01\x00", packed, flags=re.DOTALL
+        ),  # a password
+        lambda packed: re.sub(
+            rb"(PK\x01\x02.{6})..", b"\\g<1>\x63\x00", packed, flags=re.DOTALL
+        ),  # the method
+    ],
+)
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zipped_bundle_that_cannot_be_unpacked_is_told(
+    spoil: Callable[[bytes], bytes], method: int, tmp_path: Path
+) -> None:
+    archive = tmp_path / "bundle.zip"
+    with zipfile.ZipFile(archive, "w", method) as file:
+        file.writestr("manifest.json", random.Random(1).randbytes(1000))
+    archive.write_bytes(spoil(archive.read_bytes()))
+    status, out, err = run(archive)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert str(archive) in err
 
 
 def test_a_broken_node_of_a_bundle_is_named_and_left_out(tmp_path: Path) -> None:
