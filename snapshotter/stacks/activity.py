@@ -35,7 +35,8 @@ class Activity:
 
     `anchor` is the index of that frame. For a wait, `operation` is the collective as far as the stack tells
     ("" where it goes together with any). `site` is the code outside of it that called for it, the job's own
-    where that can be told. `in_module`: own work inside the forward or backward of a module.
+    where that can be told. `in_module`: own work inside the forward or backward of a module. `queues`: its own
+    work waits for a lock that another rank may hold.
     """
 
     kind: Kind
@@ -44,6 +45,7 @@ class Activity:
     operation: str = ""
     site: Frame | None = None
     in_module: bool = False
+    queues: bool = False
 
     @property
     def waits(self) -> bool:
@@ -94,7 +96,7 @@ def classify(frames: tuple[Frame, ...], knowledge: Knowledge) -> Activity:
                 return _waiting(index, frames, knowledge)
         elif kind in DECISIVE:
             if own is None:
-                return Activity(kind, frame, index, site=_caller(frames, index))
+                return Activity(kind, frame, index, site=_caller(frames, index), queues=entry.unspecific)
             kind = "data" if kind == "idle" else kind
             return Activity(kind, frames[anchor], anchor, site=_caller(frames, anchor))
         elif own is None:
@@ -139,10 +141,13 @@ def _waiting(index: int, frames: tuple[Frame, ...], knowledge: Knowledge) -> Act
     open_ended = entry.unspecific or operation in _OPEN_ENDED
     operation = "" if open_ended else operation
     site: Frame | None = None
-    for outer in frames[index + 1 :]:
+    for at, outer in enumerate(frames[index + 1 :], index + 1):
         meaning = knowledge.look_up(outer)
         if meaning.kind == "plumbing":
             continue
+        if kind == "device" and meaning.kind == "compile":
+            # A compiler tries what it made on the device: for itself, not for others.
+            return Activity("compile", outer, at, site=_caller(frames, at))
         if meaning.kind not in WAITS:
             site = outer
             break

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
 
+from snapshotter.stacks.mainthread import ThreadLike, main_thread, pythons
 from snapshotter.stacks.model import Frame, NodeAnswer, Outcome, Process, Role, Sample
 from snapshotter.stacks.motion import Delta, Motion, delta_of, spinning_threads
 
@@ -87,42 +87,6 @@ class Digest:
     nodes: list[NodeAnswer] = field(default_factory=list)  # without their processes
 
 
-class ThreadLike(Protocol):
-    """A thread as the model has it, or as a reader of dumps decoded it."""
-
-    @property
-    def thread_id(self) -> int: ...
-    @property
-    def thread_name(self) -> str | None: ...
-    @property
-    def os_thread_id(self) -> int | None: ...
-    @property
-    def active(self) -> bool: ...
-    @property
-    def frames(self) -> Stack: ...
-
-
-T = TypeVar("T", bound=ThreadLike)
-
-
-def main_thread(threads: Sequence[T], pid: int) -> T | None:
-    """The thread that runs the program: by name, by thread id, or the one whose stack begins in a module."""
-    if not threads:
-        return None
-    if len(threads) == 1:
-        return threads[0]
-    for thread in threads:
-        if thread.thread_name == "MainThread":
-            return thread
-    for thread in threads:
-        if thread.os_thread_id == pid:
-            return thread
-    for thread in threads:
-        if thread.frames and thread.frames[-1].name == "<module>":
-            return thread
-    return threads[-1]
-
-
 def best_sample(process: Process) -> Sample | None:
     """The first sample with stacks, else the first that could be read, else the first of all."""
     for sample in process.samples:
@@ -132,6 +96,13 @@ def best_sample(process: Process) -> Sample | None:
         if sample.outcome == "ok":
             return sample
     return process.samples[0] if process.samples else None
+
+
+def _tid(main: ThreadLike | None, pid: int) -> int:
+    """The kernel's number of the thread that runs the program."""
+    if main is None or main.thread_name == "MainThread" or main.os_thread_id is None:
+        return pid
+    return main.os_thread_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +121,7 @@ class Digester:
         self.digest = Digest()
         self._same: dict[int, Stack] = {}
         self._distinct: dict[Stack, Stack] = {}
+        self._plain: dict[int, Stack] = {}
         self._others: dict[tuple[tuple[str, int], ...], tuple[tuple[str, Stack], ...]] = {}
         self._motions: dict[tuple[tuple[str, Motion], ...], tuple[tuple[str, Motion], ...]] = {}
         self._groups: dict[tuple[Role, str, bool, int], StackGroup] = {}
@@ -162,6 +134,14 @@ class Digester:
             known = self._distinct.setdefault(frames, frames)
             if known is frames:
                 self._same[id(frames)] = frames
+        return known
+
+    def plain(self, stack: Stack) -> Stack:
+        """What the diagnosis reads of a stack from `intern`: its Python frames, which alone name a purpose."""
+        known = self._plain.get(id(stack))
+        if known is None:
+            native = any(frame.module is not None for frame in stack)
+            known = self._plain[id(stack)] = self.intern(pythons(stack)) if native else stack
         return known
 
     def add_node(self, answer: NodeAnswer) -> None:
@@ -220,7 +200,7 @@ class Digester:
             threads = self.compare(number, sample.threads, last.threads, spinning)
             mains = [main_thread(one.threads, facts.pid) for one in (sample, last)]
             native = not any(main is not None and main.owns_gil for main in mains)
-            facts.delta = delta_of(sample, last, facts.pid, threads, native=native)
+            facts.delta = delta_of(sample, last, _tid(mains[0], facts.pid), threads, native=native)
 
     def add_threads(self, number: int, threads: Sequence[ThreadLike]) -> None:
         """The stacks of a process already added, by its number."""
@@ -243,8 +223,8 @@ class Digester:
         named = [(t.thread_name or UNNAMED, t is main, self.intern(t.frames)) for t in threads]
         return _Shape(
             tuple(self.group(role, name, is_main, stack) for name, is_main, stack in named),
-            next((stack for _, is_main, stack in named if is_main), ()),
-            self.share(tuple((name, stack) for name, is_main, stack in named if not is_main)),
+            next((self.plain(stack) for _, is_main, stack in named if is_main), ()),
+            self.share(tuple((name, self.plain(stack)) for name, is_main, stack in named if not is_main)),
         )
 
     def compare(
@@ -258,14 +238,15 @@ class Digester:
         facts = self.digest.processes[number]
         main = main_thread(later, facts.pid)
         if main is not None:
-            facts.later_stack = self.intern(main.frames)
+            facts.later_stack = self.plain(self.intern(main.frames))
         before = {thread.thread_id: thread.frames for thread in threads}
         found: list[tuple[str, Motion]] = []
         for thread in later:
             if thread is main or thread.thread_id not in before:
                 continue
             motion: Motion = "spinning" if thread.os_thread_id in spinning else "frozen"
-            if self.intern(before[thread.thread_id]) is not self.intern(thread.frames):
+            earlier, now = self.intern(before[thread.thread_id]), self.intern(thread.frames)
+            if self.plain(earlier) is not self.plain(now):
                 motion = "progressing"
             found.append((thread.thread_name or UNNAMED, motion))
         motions = tuple(found)

@@ -41,6 +41,18 @@ _CLEARLY_COLLECTIVE = (
 )
 _P2P = r"_?(?:batch_)?(?:i?send|i?recv|sendrecv)(?:_\w+)?|batch_isend_irecv"
 
+_SERVING = r"/(?:vllm|sglang(?:/srt)?)/distributed/"  # engines that train with reinforcement run within ranks
+
+# A module that is being imported does nothing of its package's purpose yet.
+IMPORTS = (
+    Entry("plumbing", r"/(?:site|dist)-packages/", "<module>"),
+    Entry(
+        "storage",
+        r"^<frozen importlib\._bootstrap_external>$",
+        r"get_data|set_data|_write_atomic|path_stats?|_path_\w+|_fill_cache|find_spec",
+    ),
+)
+
 DEBUGGERS = (
     Entry(
         "debugger",
@@ -94,10 +106,16 @@ COMPILERS = (
     ),
     Entry("plumbing", r"torch/fx/(?:graph_module|traceback|_compatibility)\.py"),
     Entry(
+        "compile",
+        r"torch/_inductor/runtime/(?:triton_heuristics|benchmarking|coordinate_descent_tuner)\.py|triton/testing\.py",
+        r"_?make_launchers?|precompile\w*|\w*bench\w*|\w*autotune\w*|\w*coordesc\w*|\w*coordinate_descent\w*",
+    ),
+    Entry(
         "compute",
         r"torch/_inductor/(?:output_code|utils|cudagraph_trees|runtime/\w+)\.py|/torchinductor_[^/]+/",
     ),
     Entry("compile", r"torch/(?:_inductor|_dynamo|_functorch|fx|_export|export|onnx|_subclasses)/"),
+    Entry("compile", r"torch/utils/file_baton\.py", "wait", unspecific=True),
     Entry("compile", r"torch/utils/(?:cpp_extension|file_baton|_cpp_extension_versioner|hipify/\w+)\.py"),
     Entry("compile", r"triton/(?:compiler|backends|runtime/(?:build|autotuner|cache))"),
     Entry("compile", r"triton/runtime/jit\.py", r"_do_compile|compile|preload|warmup|_pack_args"),
@@ -203,6 +221,20 @@ FRAMEWORKS = (
         unspecific=True,
     ),
     Entry("plumbing", r"deepspeed/comm/"),
+    # What reads a norm of all gradients from the device waits for the collectives that bring them.
+    Entry(
+        "device",
+        r"deepspeed/runtime/|megatron/core/optimizer/|torch/nn/utils/clip_grad\.py",
+        r"\w*(?:grads?_norm|global_norm|overflow|(?:inf|nan)_or_(?:inf|nan)|count_zeros)\w*|partition_grads",
+        unspecific=True,
+    ),
+    Entry(
+        "point_to_point",
+        r"/vllm/distributed/device_communicators/shm_broadcast\.py",
+        r"acquire_\w+|(?:de|en)queue|broadcast_object|wait|recv",
+    ),
+    Entry("collective", _SERVING, _any(_COLLECTIVES, *_CLEARLY_COLLECTIVE, r"broadcast_\w+")),
+    Entry("point_to_point", _SERVING, _P2P),
     Entry("collective", r"horovod/(?:torch|tensorflow|common|mxnet|keras|runner)"),
     Entry("collective", r"jax/experimental/multihost_utils\.py|jax/_src/distributed\.py"),
     Entry(
@@ -230,10 +262,15 @@ FRAMEWORKS = (
 DATA = (
     Entry(
         "dataloader",
-        r"torch/utils/data/dataloader\.py",
+        r"torch/utils/data/dataloader\.py|torchdata/stateful_dataloader/stateful_dataloader\.py",
         r"_try_get_data|_get_data|_shutdown_workers|_try_put_index",
     ),
-    Entry("idle", r"torch/utils/data/_utils/worker\.py", r"_worker_loop"),
+    Entry(
+        "idle",
+        r"torch/utils/data/_utils/worker\.py|torchdata/stateful_dataloader/worker\.py",
+        r"_worker_loop",
+    ),
+    Entry("plumbing", r"torchdata/stateful_dataloader/worker\.py"),
     Entry("plumbing", r"torch/utils/data/_utils/(?:worker|pin_memory|fetch|signal_handling)\.py"),
     Entry("data", r"torch/utils/data/"),
     Entry(
@@ -440,6 +477,14 @@ STANDARD_LIBRARY = (
         ),
         fallback="lock",
     ),
+    Entry(
+        "plumbing",
+        _package(
+            r"(?:multiprocess|billiard|loky|joblib/externals/loky)/(?:popen_\w+|process\w*|pool|managers)"
+        ),
+        fallback="subprocess",
+    ),
+    Entry("plumbing", _package("multiprocess", "billiard", "loky", "joblib/externals/loky"), fallback="lock"),
     Entry("plumbing", _package("filelock", "portalocker", "fasteners"), fallback="lock"),
     Entry(
         "plumbing",
@@ -512,6 +557,7 @@ NAMES = (
 )
 
 TABLE: tuple[Entry, ...] = (
+    *IMPORTS,
     *DEBUGGERS,
     *CHECKPOINTS,
     *COMPILERS,

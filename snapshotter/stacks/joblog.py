@@ -27,12 +27,30 @@ _TIMEOUT = re.compile(
 )
 _SEQUENCE = re.compile(r"SeqNum=(\d+)|Timeout at NCCL work: (\d+)")
 _OPERATION = re.compile(r"OpType=(\w+)")
+_SIZE = re.compile(r"NumelIn=(\d+)")
+_GROUP = re.compile(
+    r"\[PG (?:ID )?(?!ID\b)(?:[1-9]|\d*[A-Za-z_])"
+)  # another process group than the job's first
+_WITHIN = re.compile(r"\[Rank (\d{1,7})\] Watchdog")  # the rank's number in the process group that timed out
+_EQUAL_SIZES = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"})
 _ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work: (-?\d+)")
 _COMPLETED = re.compile(r"last completed (?:NCCL )?work: (-?\d+)")
 _TRACEBACK = re.compile(
     r"Traceback \(most recent call last\)|^\S*\s*(?:[\w.]+\.)?\w*(?:Error|Exception)\b: |CUDA error:|"
     r"Segmentation fault|terminate called|OutOfMemoryError|core dumped"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A collective as the watchdog names it; `size` in elements, None where ranks may well differ in it."""
+
+    sequence: int
+    operation: str
+    size: int | None
+
+    def __str__(self) -> str:
+        return self.operation if self.size is None else f"{self.operation} of {self.size:,} elements"
 
 
 @dataclass(slots=True)
@@ -42,7 +60,7 @@ class JobLog:
     timed_out: dict[int, int] = field(default_factory=dict)  # rank -> lowest sequence number that timed out
     enqueued: dict[int, int] = field(default_factory=dict)  # rank -> last collective it launched
     completed: dict[int, int] = field(default_factory=dict)
-    operations: Counter[str] = field(default_factory=Counter)
+    works: dict[int, Work] = field(default_factory=dict)  # rank -> the first that timed out
     failed: dict[int, str] = field(default_factory=dict)  # rank -> first line of its trouble
 
     def behind(self, world: RankSet) -> RankSet:
@@ -57,6 +75,17 @@ class JobLog:
         if self.timed_out and silent and 4 * silent.bit_count() <= world.bit_count():
             return silent
         return rankset.EMPTY
+
+    def unlike(self, world: RankSet) -> tuple[RankSet, Work, Work] | None:
+        """The few ranks whose first collective to time out has the number of the rest's, and is another one."""
+        if len(self.works) <= 2:
+            return None
+        usual, many = Counter(self.works.values()).most_common(1)[0]
+        odd = {r: w for r, w in self.works.items() if w != usual and w.sequence == usual.sequence}
+        ranks = rankset.of([rank for rank in odd if rank <= rankset.MAX_RANK]) & world
+        if not ranks or 4 * len(odd) > len(self.works) or 2 * many <= len(self.works):
+            return None
+        return ranks, odd[rankset.lowest(ranks) or 0], usual
 
     def few_failed(self, world: RankSet) -> RankSet:
         """Ranks with an error of their own, if it is not most of them."""
@@ -91,11 +120,21 @@ def _take(log: JobLog, rank: int, line: str) -> None:
     if completed:
         log.completed[rank] = max(int(completed[1]), log.completed.get(rank, -1))
     if _TIMEOUT.search(line):
-        sequence, operation = _SEQUENCE.search(line), _OPERATION.search(line)
+        sequence = _SEQUENCE.search(line)
         if sequence:
             number = int(sequence[1] or sequence[2])
             log.timed_out[rank] = min(number, log.timed_out.get(rank, number))
-        if operation:
-            log.operations[operation[1]] += 1
+            _take_work(log, rank, number, line)
     elif enqueued is None and _TRACEBACK.search(line):
         log.failed.setdefault(rank, line.strip()[:200])
+
+
+def _take_work(log: JobLog, rank: int, number: int, line: str) -> None:
+    operation, size, within = _OPERATION.search(line), _SIZE.search(line), _WITHIN.search(line)
+    if operation is None or _GROUP.search(line) or (within is not None and int(within[1]) != rank):
+        return  # numbers of other groups are of other collectives
+    known = log.works.get(rank)
+    if known is not None and known.sequence <= number:
+        return
+    equal = size is not None and operation[1] in _EQUAL_SIZES
+    log.works[rank] = Work(number, operation[1], int(size[1]) if size is not None and equal else None)

@@ -71,7 +71,8 @@ class Entry:
 
     `path` is a regular expression searched in the file name, `function` one that the function's name, without
     its class, must match as a whole; "" matches everything. `fallback` is what plumbing means where no other
-    frame tells more. `unspecific`: a wait that goes together with any collective of the others.
+    frame tells more. `unspecific`: a wait that goes together with any collective of the others; of own work, a
+    wait for a lock that another rank may hold.
     """
 
     kind: Kind

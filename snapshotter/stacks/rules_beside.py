@@ -7,6 +7,7 @@ from collections import Counter
 from snapshotter.stacks import joblog, rankset
 from snapshotter.stacks.case import MISSING, Case
 from snapshotter.stacks.finding import Finding, speaks_for
+from snapshotter.stacks.joblog import JobLog
 from snapshotter.stacks.model import NcclFact
 from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.verdict import Cause, Evidence
@@ -119,7 +120,7 @@ def log(case: Case) -> Finding | None:
         )
     behind = lines.behind(case.world)
     if not behind:
-        return None
+        return _unlike(lines, case.world)
     numbers = Counter((lines.enqueued or lines.timed_out).values()).most_common(1)
     usual = f" {numbers[0][0]}" if numbers else ""
     return Finding(
@@ -133,6 +134,22 @@ def log(case: Case) -> Finding | None:
                 "log", f"{named(behind)} never reached collective{usual}, which timed out on the others."
             ),
         ),
+    )
+
+
+def _unlike(lines: JobLog, world: RankSet) -> Finding | None:
+    found = lines.unlike(world)
+    if found is None:
+        return None
+    ranks, odd, usual = found
+    text = f"collective {usual.sequence} was {odd} on {named(ranks).lower()}, and {usual} on the others."
+    return Finding(
+        rule="log",
+        cause="communication",
+        strength=0.7,
+        culprits=ranks,
+        doing=f"timed out in {odd} where the others did in {usual}",
+        evidence=(speaks_for("log", f"{text[:1].upper()}{text[1:]}"),),
     )
 
 

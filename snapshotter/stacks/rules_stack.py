@@ -101,7 +101,7 @@ def _presumed_waiting(case: Case, own: RankSet, waiting: RankSet) -> RankSet:
     """The large groups in vague places, if structure says that they wait: they are nearly all, but for a few."""
     places: dict[tuple[str, str], RankSet] = {}
     for view in case.views(own):
-        if view.now.kind in VAGUE:
+        if view.now.kind in VAGUE or view.now.queues:
             places[view.now.place] = places.get(view.now.place, 0) | 1 << view.rank
     total = case.captured.bit_count()
     large = rankset.union(ranks for ranks in places.values() if ranks.bit_count() > max(1, LARGE * total))
@@ -207,6 +207,9 @@ def all_alike(case: Case) -> Finding | None:
     evidence = [
         speaks_for("alike", f"All {count(len(views))} {doing(case, case.captured)}; none waits for others.")
     ]
+    if usual.kind == "user":
+        text = "Reading a tensor's value leaves no frame of its own: they may wait for their devices there."
+        evidence.append(speaks_against("device", text))
     extra = _followed(case, case.captured, evidence)
     what = extra or does(usual, many=len(views) > 1)
     who = f"All {count(len(views))}" if len(views) > 1 else f"The only rank captured, {views[0].rank},"

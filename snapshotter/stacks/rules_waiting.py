@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from snapshotter.stacks import rankset
-from snapshotter.stacks.case import Case
+from snapshotter.stacks.case import Case, RankView
 from snapshotter.stacks.finding import Finding, speaks_against, speaks_for
 from snapshotter.stacks.knowledge import Kind
+from snapshotter.stacks.model import Frame
 from snapshotter.stacks.rankset import RankSet
 from snapshotter.stacks.rules_stack import FEW
-from snapshotter.stacks.verdict import Cause
+from snapshotter.stacks.verdict import Cause, Evidence
 from snapshotter.stacks.wording import at, count, doing, named, waits_in
+
+Path = tuple[Frame, ...]  # the callers of a wait, innermost first
+Way = tuple[tuple[str, str], Path]  # function and file of the wait, and its callers
+
+_MOST_WAYS = 4
+_SOURCED = frozenset({"broadcast", "scatter", "gather", "reduce"})  # one rank has another part than the rest
 
 
 def mismatch(case: Case) -> Finding | None:
@@ -21,7 +28,8 @@ def mismatch(case: Case) -> Finding | None:
     total = case.captured.bit_count()
     operation, majority = max(groups.items(), key=lambda item: (item[1].bit_count(), item[0]))
     if len(groups) == 1 and operation != "point-to-point":
-        return _elsewhere(case, operation) if operation else _unlike(case)
+        found = _elsewhere(case, operation) if operation else _unlike(case)
+        return found or _other_way(case, operation)
     named_rest = rankset.union(ranks for name, ranks in groups.items() if name and ranks != majority)
     if operation == "point-to-point" and named_rest.bit_count() > max(1, total // (2 * FEW)):
         return None  # stages of a pipeline may well be in a collective of their own
@@ -70,6 +78,8 @@ def _elsewhere(case: Case, operation: str) -> Finding | None:
         or 2 * majority.bit_count() <= total
     ):
         return None
+    if _may_be_source(case, operation, few, majority):
+        return None
     odd = next(view.now.site for view in case.views(few))
     usual = next(view.now.site for view in case.views(majority))
     return Finding(
@@ -83,6 +93,78 @@ def _elsewhere(case: Case, operation: str) -> Finding | None:
             speaks_for("collective", f"{count(majority.bit_count())}: {operation} called from {at(usual)}."),
         ),
     )
+
+
+def _other_way(case: Case, operation: str) -> Finding | None:
+    """All wait in the same, called from the same helper, but a few came there another way than nearly all."""
+    if not operation and any(view.now.kind != "backward" for view in case.views()):
+        return None
+    paths: dict[Path, RankSet] = {}
+    for (_, path), ranks in _ways(case).items():
+        paths[path] = paths.get(path, 0) | ranks
+    total = case.captured.bit_count()
+    usual, majority = max(paths.items(), key=lambda item: item[1].bit_count())
+    few = case.captured & ~majority
+    if not few or few.bit_count() * FEW > max(FEW, total) or 2 * majority.bit_count() <= total:
+        return None
+    odd = next(path for path, ranks in paths.items() if ranks & few)
+    fork = _fork(odd, usual)
+    if fork is None or _may_be_source(case, operation, few, majority):
+        return None
+    what = operation or "backward"
+    return Finding(
+        rule="other_way",
+        cause="communication",
+        strength=0.45,
+        culprits=few,
+        doing=f"{doing(case, few)} by way of {at(fork[0])}",
+        evidence=(
+            speaks_for("collective", f"{named(few)}: {what} by way of {at(fork[0])}."),
+            speaks_for("collective", f"{count(majority.bit_count())}: {what} by way of {at(fork[1])}."),
+        ),
+    )
+
+
+def _ways(case: Case) -> dict[Way, RankSet]:
+    """Who came which way to what they wait in. Ranks with one stack share one object: a way is made once of it."""
+    alike: dict[tuple[int, int], list[RankView]] = {}
+    for view in case.views():
+        alike.setdefault((id(view.trainer.stack), id(view.now)), []).append(view)
+    ways: dict[Way, RankSet] = {}
+    for views in alike.values():
+        way = views[0].now.place, _callers(views[0])
+        ways[way] = ways.get(way, 0) | rankset.of([view.rank for view in views])
+    return ways
+
+
+def _callers(view: RankView) -> Path:
+    """The main thread's stack without what it waits in, innermost first."""
+    stack, anchor = view.trainer.stack, view.now.anchor
+    here = stack[anchor : anchor + 1] == (view.now.frame,)  # else another thread waits
+    return stack[anchor + 1 :] if here else stack
+
+
+def _fork(odd: Path, usual: Path) -> tuple[Frame, Frame] | None:
+    """Where two ways of one program part, from the outside; None for two programs, such as a driver and others."""
+    for place, (ours, theirs) in enumerate(zip(reversed(odd), reversed(usual), strict=False)):
+        if ours != theirs:
+            return (ours, theirs) if place or _function(ours) == _function(theirs) else None
+    return None
+
+
+def _function(frame: Frame) -> tuple[str, str]:
+    return frame.name, frame.filename
+
+
+def _may_be_source(case: Case, operation: str, few: RankSet, majority: RankSet) -> bool:
+    """Is this how a collective with a source looks: rank 0 calls it on another line of the same function?"""
+    if operation not in _SOURCED or not few & 1:
+        return False
+    odd, usual = (_callers(next(case.views(ranks))) for ranks in (few, majority))
+    for ours, theirs in zip(odd, usual, strict=False):
+        if ours != theirs:
+            return _function(ours) == _function(theirs)
+    return False
 
 
 def _unlike(case: Case) -> Finding | None:
@@ -99,6 +181,21 @@ def _unlike(case: Case) -> Finding | None:
     return _mismatched(case, few, majority, 0.4, "communication")
 
 
+def _parts(case: Case) -> list[Evidence]:
+    """Where ranks that all wait came in a few ways: who came which way, though none is rare enough to be odd."""
+    ways = _ways(case)
+    if not 1 < len(ways) <= _MOST_WAYS:
+        return []
+    (_, usual), _ = max(ways.items(), key=lambda item: item[1].bit_count())
+    another = next((path for _, path in ways if path != usual), usual)
+    found = []
+    for (_, path), ranks in ways.items():
+        fork = _fork(path, another if path == usual else usual)
+        by = f" by way of {at(fork[0])}" if fork else ""
+        found.append(speaks_for("split", f"{named(ranks)} {doing(case, ranks)}{by}."))
+    return found
+
+
 def symmetric(case: Case) -> Finding:
     """All wait and nothing tells them apart: no one is named."""
     waiting = case.waiting
@@ -111,6 +208,7 @@ def symmetric(case: Case) -> Finding:
         "nothing that was captured tells which one is to blame.",
         evidence=(
             speaks_for("alike", f"All {count(waiting.bit_count())} {doing(case, waiting)}."),
+            *_parts(case),
             speaks_against("alike", "Stacks alone cannot tell who is to blame where all wait alike."),
         ),
     )

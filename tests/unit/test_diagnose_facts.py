@@ -486,6 +486,53 @@ def test_the_rank_that_enqueued_less_is_behind() -> None:
     )
 
 
+def timed_out(rank: int, work: str, group: str = "") -> str:
+    return (
+        f"[rank{rank}]:[E1130 01:22:33.1 ProcessGroupNCCL.cpp:616] [{group or f'Rank {rank}'}] Watchdog caught "
+        f"collective operation timeout: WorkNCCL(SeqNum=52323, {work}, Timeout(ms)=600000) ran for 600010 ms"
+    )
+
+
+BUCKET, NORM = "OpType=ALLREDUCE, NumelIn=18485760", "OpType=ALLREDUCE, NumelIn=1"
+
+
+@pytest.mark.parametrize(
+    ("odd", "usual", "told"),
+    [
+        (BUCKET, NORM, "Collective 52323 was ALLREDUCE of 18,485,760 elements on rank 2, and ALLREDUCE of 1 elements"),
+        ("OpType=BROADCAST, NumelIn=4", NORM, "was BROADCAST of 4 elements on rank 2, and ALLREDUCE of 1 elements"),
+        ("OpType=ALLTOALL_BASE, NumelIn=9", NORM, "was ALLTOALL_BASE on rank 2, and ALLREDUCE of 1 elements"),
+    ],
+)  # fmt: skip
+def test_the_rank_whose_collective_of_that_number_is_another_one(odd: str, usual: str, told: str) -> None:
+    lines = tuple(timed_out(rank, odd if rank == 2 else usual) for rank in range(8))
+    found = verdict(job(waiting(), **{"node-0": {"job_log": lines}}))
+    assert culprits(found) == (True, "local", "communication", "2")
+    assert any(told in evidence.text for evidence in found.evidence)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # Ranks may have different parts in these.
+        [timed_out(rank, f"OpType=ALLTOALL_BASE, NumelIn={100 + rank // 7}") for rank in range(8)],
+        # Half and half blames nobody.
+        [timed_out(rank, BUCKET if rank % 2 else NORM) for rank in range(8)],
+        # Other process groups count their own collectives.
+        [timed_out(rank, BUCKET if rank == 2 else NORM, "Rank 0" if rank == 2 else "") for rank in range(8)],
+        [
+            timed_out(r, BUCKET if r == 2 else NORM, f"PG ID {int(r == 2)} PG GUID 9 Rank {r}")
+            for r in range(8)
+        ],
+        [timed_out(r, BUCKET if r == 2 else NORM, f"PG {'tp' if r == 2 else 0} Rank {r}") for r in range(8)],
+    ],
+    ids=["parts", "halves", "rank-of-a-group", "group-1", "named-group"],
+)
+def test_collectives_that_may_well_differ_blame_nobody(lines: list[str]) -> None:
+    found = verdict(job(waiting(), **{"node-0": {"job_log": tuple(lines)}}))
+    assert culprits(found) == (True, "global", "communication", "")
+
+
 @pytest.mark.parametrize(
     "line",
     [
