@@ -112,6 +112,7 @@ class Connection(HTTPConnection):
         self._deadline: float | None = None
         self._wanted: int | None = None  # bytes of the whole request, once its head is here
         self._streamed = False  # the body's length is not known beforehand
+        self._streams = False  # it counts among those that are read as they come
         self._held = 0
 
     def communicate(self) -> bool:
@@ -130,13 +131,13 @@ class Connection(HTTPConnection):
             log.debug("%s: %s", self.remote_addr, error)
             return False
         if self._streamed and not self.server.admission.streams.acquire(blocking=False):
+            self._give_back()
             self._say("503 Service Unavailable")
             return False
+        self._streams = self._streamed
         try:
             return self._answer()
         finally:
-            if self._streamed:
-                self.server.admission.streams.release()
             self._give_back()
             self.rfile.source.waits = self._streamed = self.rfile.incomplete = False
             self._wanted = self._deadline = None
@@ -147,6 +148,7 @@ class Connection(HTTPConnection):
         self.wfile.sink.begin()
         try:
             keep = bool(super().communicate())  # type: ignore[no-untyped-call]
+            self._give_back()  # before the end of the answer is sent: who hears it may ask again at once
             self.wfile.flush()
         except OSError:  # the other side has gone, or is too slow
             return False
@@ -250,6 +252,10 @@ class Connection(HTTPConnection):
             plain.send(_status_alone("400 Bad Request", text))
 
     def _give_back(self) -> None:
+        """What the request took of what all share."""
+        if self._streams:
+            self.server.admission.streams.release()
+            self._streams = False
         if self._held:
             self.server.admission.give_back(self._held)
             self._held = 0

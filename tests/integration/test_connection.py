@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from exporter import webconfig
+from exporter.admission import Admission
+from exporter.connection import Connection
+from tests.serving import serving
 
 _LARGE = b"x" * 3_000_000
 
@@ -100,6 +103,37 @@ def test_who_goes_away_in_the_middle_disturbs_nobody(connection: socket.socket) 
                 other.sendall(request)
     connection.sendall(b"GET /still HTTP/1.1\r\nHost: x\r\n\r\n")
     assert answer(connection.makefile("rb")) == (b"HTTP/1.1 200 OK", b"/still ")
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + bytes(100_000),
+        b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+    ids=["large body", "body of unknown length"],
+)
+def test_who_has_heard_an_answer_may_ask_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, request_text: bytes
+) -> None:
+    """The thread that answered comes to nothing more before the second answer is heard."""
+    heard = threading.Event()
+    answered = Connection._answer
+
+    def answer_and_stand_still(self: Connection) -> bool:
+        keep = answered(self)
+        assert heard.wait(60)
+        return keep
+
+    monkeypatch.setattr(Connection, "_answer", answer_and_stand_still)
+    with serving(shared=Admission(2, most_bytes=150_000)) as port:
+        statuses = []
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+                client.sendall(request_text)
+                statuses.append(answer(client.makefile("rb"))[0])
+        heard.set()
+    assert statuses == [b"HTTP/1.1 200 OK"] * 2
 
 
 def test_nonsense_is_answered_400(connection: socket.socket) -> None:
