@@ -74,9 +74,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.ahead = 0.0
+        self._stopped_at: float | None = None
+
+    def stop(self) -> None:
+        self._stopped_at = time.time()
 
     def __call__(self) -> float:
-        return time.time() + self.ahead
+        return (time.time() if self._stopped_at is None else self._stopped_at) + self.ahead
 
 
 @dataclass

@@ -210,6 +210,7 @@ def test_ten_thousand_alerts_are_taken_quickly(service: Service, alert: Alert, j
     alerts = [alert(job_id=f"job-{n % jobs}", log=str(n)) for n in range(10_000)]
     service.capturer.answers = lambda request: ()
     body = json.dumps(notification(*alerts)).encode()
+    service.clock.stop()  # what is heard again after a minute is written down again
     started = time.thread_time()
     answer = service.client.post("/api/v1/alerts", data=body, content_type="application/json")
     took = time.thread_time() - started
