@@ -170,7 +170,7 @@ class Gate:
         users = self.config.basic_auth_users
         hashed = users.get(user.decode(errors="replace"))
         digest = hashlib.sha256(user + b":" + password + (hashed or "").encode()).digest()
-        if any(hmac.compare_digest(digest, known) for known in self._known):
+        if any(hmac.compare_digest(digest, known) for known in tuple(self._known)):
             return True
         try:
             matches = bcrypt.checkpw(password[:72], hashed.encode() if hashed else _NOBODY)

@@ -169,10 +169,13 @@ def _shared(folder: Path, names: list[str]) -> tuple[Digest, tuple[Problem, ...]
     digester = Digester()
     try:
         problems = _digest(_read(folder, before=middle), digester)
-        tree, more = _HALF.decode(ours.recv_bytes())
-        add_tree(digester, tree)
-    except EOFError:  # it was killed, perhaps for memory
-        more = _digest(_read(folder, since=middle), digester)
+        try:
+            packed = ours.recv_bytes()
+        except (EOFError, OSError):  # it was killed, perhaps for memory
+            more = _digest(_read(folder, since=middle), digester)
+        else:
+            tree, more = _HALF.decode(packed)
+            add_tree(digester, tree)
     finally:
         ours.close()
         other.kill()

@@ -130,9 +130,11 @@ class Derived:
                 return known
             computing = self._computing.setdefault((capture_id, what), threading.Lock())
         with computing:
-            if what not in kept:
-                kept[what] = compute()
-            with self._lock:
-                self._computing.pop((capture_id, what), None)
+            try:
+                if what not in kept:
+                    kept[what] = compute()
+            finally:
+                with self._lock:
+                    self._computing.pop((capture_id, what), None)
             value: T = kept[what]
             return value

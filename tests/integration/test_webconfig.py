@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import ssl
 import urllib.error
 import urllib.request
@@ -265,6 +266,29 @@ def test_listen_addresses(text: str, host: str, port: int) -> None:
 def test_bad_listen_addresses(text: str) -> None:
     with pytest.raises(ConfigError, match="write it as"):
         webconfig.parse_address(text)
+
+
+def test_two_users_may_come_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = {
+        name: bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode() for name in ("ann", "bob", "dan", "eve")
+    }
+    client = Client(webconfig.Gate(hello, webconfig.WebConfig(basic_auth_users=users)))
+
+    def status(user: str) -> int:
+        credentials = base64.b64encode(f"{user}:secret".encode()).decode()
+        return client.get("/", headers={"Authorization": f"Basic {credentials}"}).status_code
+
+    assert (status("ann"), status("bob")) == (200, 200)
+    compare = hmac.compare_digest
+    others = [status]
+
+    def meanwhile(a: bytes, b: bytes) -> bool:
+        if others:
+            assert others.pop()("eve") == 200
+        return compare(a, b)
+
+    monkeypatch.setattr(hmac, "compare_digest", meanwhile)
+    assert status("dan") == 200
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import signal
 import struct
 import zipfile
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
@@ -196,14 +197,19 @@ def test_two_processes_read_the_same_as_one(
     assert report(tmp_path) == shared(tmp_path, monkeypatch)
 
 
+@pytest.mark.parametrize(
+    "sent", [b"", struct.pack("!i", 1000) + b"the first of 1000 bytes"], ids=["before", "half way"]
+)
 def test_a_reader_that_is_killed_leaves_its_half_to_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sent: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def killed(folder: Path, middle: str, answer: Connection) -> None:
+        os.write(answer.fileno(), sent)
+        os.kill(os.getpid(), signal.SIGKILL)
+
     make_dumps.write(tmp_path, "local-lock", 8)
     alone = report(tmp_path)
-    monkeypatch.setattr(
-        dumps, "_read_half", lambda folder, middle, answer: os.kill(os.getpid(), signal.SIGKILL)
-    )
+    monkeypatch.setattr(dumps, "_read_half", killed)
     assert shared(tmp_path, monkeypatch) == alone
 
 
