@@ -1,7 +1,8 @@
 """The table of frame knowledge, by subject. The first entry that matches a frame counts: order matters.
 
 Paths are those of the projects' sources, seen in stacks or read in their repositories (PyTorch 1.13 to 2.13,
-Megatron-LM core 0.6 to 0.14, DeepSpeed 0.18, Horovod 0.28, Ray 2, JAX 0.4 to 0.8, Triton 3).
+Megatron-LM core 0.6 to 0.14, DeepSpeed 0.18, Horovod 0.28, Ray 2, JAX 0.4 to 0.8, Triton 3, vLLM 0.5 to 0.24,
+SGLang 0.5).
 """
 
 from __future__ import annotations
