@@ -87,8 +87,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield make
     for one in started:
-        if one.process.poll() is None:
-            one.kill()
+        one.kill()
 
 
 def all_done(snapshotter: Snapshotter) -> bool:
