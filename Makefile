@@ -84,6 +84,9 @@ $(VENV)/.test: $(VENV)/.demo
 	$(BIN)/pip install --quiet --group test --group lint
 	@touch $@
 
+# What is unreachable for a moment is tried again, and another that installs is waited for.
+APT_GET := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=5 -o DPkg::Lock::Timeout=300
+
 # Debian starts a service as soon as it is installed; policy-rc.d is how it is told not to.
 define install-packages
 	@missing="$$(for one in $(1); do command -v "$${one%%:*}" >/dev/null || echo "$${one##*:}"; done)"; \
@@ -92,8 +95,7 @@ define install-packages
 	  policy=/usr/sbin/policy-rc.d; kept=""; \
 	  if [ -e $$policy ]; then kept=1; else \
 	    printf '#!/bin/sh\nexit 101\n' | $(SUDO) tee $$policy >/dev/null; $(SUDO) chmod 755 $$policy; fi; \
-	  $(SUDO) apt-get update -qq \
-	  && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	  $(APT_GET) update && $(APT_GET) install -y --no-install-recommends $$missing >/dev/null; \
 	  status=$$?; [ -n "$$kept" ] || $(SUDO) rm -f $$policy; exit $$status; \
 	fi
 endef

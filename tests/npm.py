@@ -36,7 +36,8 @@ def _installed(folder: Path, options: tuple[str, ...]) -> Path:
     if have != wanted:
         npm = shutil.which("npm")
         assert npm is not None, "npm is missing: apt-get install npm"
-        command = [npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"]
+        command = [npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--fetch-retries=5"]
+        options = ("--loglevel=error", *options)
         done = subprocess.run([*command, *options], cwd=folder, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stdout + done.stderr
     return modules
