@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 
 _databases = count()
+_PATIENT = ("-w", "-t", "240")  # seconds that pg_ctl waits on a busy machine
 
 
 def binaries() -> Path:
@@ -41,14 +42,14 @@ class Server:
         settings = (
             f"-c listen_addresses='' -c unix_socket_directories={folder} -c max_connections=200 -c fsync=off"
         )
-        self._start = ("pg_ctl", "-D", data, "-l", str(folder / "log"), "-o", settings, "-w", "start")
+        self._start = ("pg_ctl", "-D", data, "-l", str(folder / "log"), "-o", settings, *_PATIENT, "start")
         self.start()
 
     def start(self) -> None:
         self._run(*self._start)
 
     def stop(self, mode: str = "immediate") -> None:
-        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", mode, "-w", "stop")
+        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", mode, *_PATIENT, "stop")
 
     def database(self) -> str:
         """The URL of a new, empty database."""

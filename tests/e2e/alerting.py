@@ -148,4 +148,5 @@ def send(url: str, body: bytes = b"", *, method: str = "POST", **headers: str) -
         with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
-        return error.code
+        with error:
+            return error.code
