@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import IO
 
@@ -23,8 +24,9 @@ log = logging.getLogger(__name__)
 
 GROUPS = ("iteration", "total", "epoch")
 _WORKER = Path(__file__).with_name("patternworker.py")
-_SECONDS = 1.0  # for one record
+_SECONDS = 1.0  # of computing, for one record
 _START_SECONDS = 20.0  # until the process runs
+_LONGEST_SECONDS = 20.0  # for one record, where the process hardly gets to compute
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
@@ -122,12 +124,20 @@ class UserPattern:
         stream.flush()
 
     def _receive(self, seconds: float) -> bytes:
-        stream = self._pipe(self._worker.stdout if self._worker else None)
+        """The process's next answer, for which it may compute so long: on a busy node its turn comes seldom."""
+        if self._worker is None:
+            raise OSError("its process has ended")
+        stream = self._pipe(self._worker.stdout)
+        computed = ~self._worker.pid << 3 | 2  # the clock that clock_getcpuclockid(3) gives for a process
+        until, given_up = time.clock_gettime(computed) + seconds, time.monotonic() + _LONGEST_SECONDS
+        left = seconds
         with selectors.DefaultSelector() as selector:
             selector.register(stream, selectors.EVENT_READ)
-            if not selector.select(seconds):
-                self.close()
-                raise _TooSlow
+            while not selector.select(max(left, 0.01)):
+                left = min(until - time.clock_gettime(computed), given_up - time.monotonic())
+                if left <= 0:
+                    self.close()
+                    raise _TooSlow
         head = stream.read(4)
         if len(head) < 4:
             self.close()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+
 import pytest
 
 from exporter import yamlconfig
@@ -72,6 +76,23 @@ def test_a_pattern_takes_its_own_records_alone() -> None:
         assert other.topic is not None
         assert pattern.read(plain("tick")) is None
         assert pattern.problem is None
+    finally:
+        pattern.close()
+
+
+def test_a_pattern_is_kept_whose_process_gets_no_processor_for_a_while() -> None:
+    pattern = UserPattern(r"tick (?P<iteration>\d+)", seconds=0.05)
+    try:
+        assert pattern.read(plain("tick 1")) is not None
+        assert pattern._worker is not None
+        worker = pattern._worker.pid
+        os.kill(worker, signal.SIGSTOP)
+        turn = threading.Timer(0.2, os.kill, (worker, signal.SIGCONT))
+        turn.start()
+        taken = pattern.read(plain("tick 2"))
+        turn.join()
+        assert taken is not None
+        assert (taken.iteration, pattern.problem) == (2, None)
     finally:
         pattern.close()
 
