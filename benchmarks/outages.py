@@ -36,7 +36,7 @@ from tests.postgresql import Server
 from tests.redisserver import Server as Redis
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 90.0  # seconds until a hang must be paged and stored
+PATIENCE = 180.0  # seconds until a hang must be paged and stored
 PAGE = ROOT / "docs" / "operations.md"
 MARKS = ("<!-- outages -->\n", "<!-- end of outages -->")
 

@@ -22,7 +22,7 @@ from standalone.chain import Chain, Settings, get_json
 from tests.running import wait_for as wait_until
 
 RULES = Path(__file__).parents[2] / "rules"
-PATIENCE_SECONDS = 150.0
+PATIENCE_SECONDS = 240.0
 
 # What is waited for in the shipped files, and here. Expressions and annotations are otherwise as shipped.
 _SHORTER = (

@@ -28,7 +28,7 @@ from tests.running import running as running_program
 from tests.running import shared_port
 from tests.running import wait_for as wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "programs"

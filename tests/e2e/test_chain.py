@@ -27,9 +27,9 @@ from snapshotter.render.verdict import CAUSES
 from standalone import processes
 from standalone.chain import Chain, get_json
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
-PATIENCE_SECONDS = 150.0
+PATIENCE_SECONDS = 240.0
 HANGS = [one for one in SCENARIOS if one.hung]
 
 

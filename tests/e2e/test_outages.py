@@ -10,7 +10,7 @@ import pytest
 from benchmarks import outages
 from standalone import processes
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
 
 def test_nothing_is_lost_whatever_is_away(tmp_path: Path) -> None:

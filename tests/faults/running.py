@@ -30,7 +30,7 @@ from tests.faults.warm import Warm
 
 NODE = "gpu-node-1"
 SAMPLE_INTERVAL = 2.0  # seconds
-DEADLINE = 90.0
+DEADLINE = 180.0
 STILL = 0.7  # seconds without a new iteration of any rank
 _CLAIMS = ("SLURM_", "OMPI_", "PMI", "TORCHELASTIC_", "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "MASTER_")
 

@@ -107,11 +107,11 @@ def test_kept_bundles_at_scale(name: str) -> None:
     assert verdict.cause in fault.causes
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_few_for_real(tmp_path: Path) -> None:
     """In a process of its own, which ends all below it."""
     command = [sys.executable, "-m", "tests.faults", "--only", ",".join(TELLING), "--keep", str(tmp_path)]
-    done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=540)
+    done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=1100)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 hangs: culprits right in 5, cause in 5, scope in 5\n" in done.stdout, done.stdout
     assert "1 look-alikes: 0 called hung\n" in done.stdout, done.stdout
