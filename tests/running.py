@@ -30,10 +30,11 @@ class Program:
         """The first group of a pattern once the log has it."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while time.monotonic() < deadline:
+            ended = self.process.poll() is not None  # what it said last is looked at all the same
             match = re.search(pattern, self.log.read_text())
             if match is not None:
                 return match[1] if match.groups() else match[0]
-            assert self.process.poll() is None, self.log.read_text()
+            assert not ended, self.log.read_text()
             time.sleep(0.05)
         raise AssertionError(f"{pattern} is not in the log:\n{self.log.read_text()}")
 
