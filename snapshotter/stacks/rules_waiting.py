@@ -157,8 +157,11 @@ def _function(frame: Frame) -> tuple[str, str]:
 
 
 def _may_be_source(case: Case, operation: str, few: RankSet, majority: RankSet) -> bool:
-    """Is this how a collective with a source looks: rank 0 calls it on another line of the same function?"""
-    if operation not in _SOURCED or not few & 1:
+    """Is this how a collective with a source looks: the first or the last rank, which are the usual ones, or those
+    of every group, call it on another line of the same function?
+    """
+    ends = 1 | 1 << (case.world.bit_length() - 1)
+    if operation not in _SOURCED or not few & ends:
         return False
     odd, usual = (_callers(next(case.views(ranks))) for ranks in (few, majority))
     for ours, theirs in zip(odd, usual, strict=False):

@@ -176,6 +176,10 @@ def _three_eighths(ranks: int) -> set[int]:
     return set(range(3 * ranks // 8))
 
 
+def _last_eighth(ranks: int) -> set[int]:
+    return set(range(ranks - ranks // 8, ranks))
+
+
 def _first(ranks: int) -> set[int]:
     return {0}
 
@@ -263,6 +267,16 @@ JOBS = {
         "@broadcast\n_broadcast (M/megatron/training/utils.py:300)\nget_batch_on_this_tp_rank (M/megatron/training/utils.py:340)\n@top",
         _eighths,
         blamed=False,
+    ),
+    "source_of_the_last_stage": Job(
+        "@broadcast\n_aggregate_total_loss (S/deepspeed/runtime/pipe/engine.py:540)\ntrain_batch (S/deepspeed/runtime/pipe/engine.py:330)\n@top",
+        "communication",
+        "@broadcast\n_aggregate_total_loss (S/deepspeed/runtime/pipe/engine.py:528)\ntrain_batch (S/deepspeed/runtime/pipe/engine.py:330)\n@top",
+        _last_eighth,
+        blamed=False,
+    ),
+    "broadcast_on_another_line": Job(
+        "@broadcast\nstep (A/train.py:160)\n@top", "communication", "@broadcast\nstep (A/train.py:150)\n@top"
     ),
     "broadcast_elsewhere": Job(
         "@broadcast\nnext_rate (A/schedule.py:44)\n@top",
