@@ -11,6 +11,12 @@ if TYPE_CHECKING:
 _SHORT = 2  # times that an evaluation's total is smaller than training's, at least
 
 
+def statement(one: Series) -> str | None:
+    """What series of one print statement with several totals have in common; None where no total is shown."""
+    printed, _, shown = one.key.rpartition(":")
+    return printed if one.total is not None and shown == str(one.total) else None
+
+
 def find_short_runs(ones: Iterable[Series]) -> None:
     """Mark the short ones of the series of one print statement that ran through between two records of the long one.
 
@@ -18,9 +24,9 @@ def find_short_runs(ones: Iterable[Series]) -> None:
     """
     alike: dict[str, list[Series]] = {}
     for one in ones:
-        statement, _, shown = one.key.rpartition(":")
-        if one.total is not None and shown == str(one.total):
-            alike.setdefault(statement, []).append(one)
+        printed = statement(one)
+        if printed is not None:
+            alike.setdefault(printed, []).append(one)
     for group in alike.values():
         long = max(group, key=lambda one: one.total or 0)
         for one in group:

@@ -101,7 +101,8 @@ class Interpreter:
             series, moved = self._progress(reading, record)
             if reading.strong and reading.form is not Form.EPOCH:
                 phrases = reading.tail
-        announced = self._hear(phrases) if phrases and phases.interesting(phrases) else None
+        interesting = phrases and phases.interesting(phrases)
+        announced = self._hear(phrases, reading) if interesting else None
         if announced is None and reading is not None and reading.topic is not None:
             announced = _PHASE_OF_TOPIC.get(reading.topic)
         self._story(announced, reading, series, moved)
@@ -152,7 +153,7 @@ class Interpreter:
         series = self.chooser.observe(reading, self.records, evaluating=evaluating, closed=record.closed)
         return series, moved
 
-    def _hear(self, text: str) -> Phase | None:
+    def _hear(self, text: str, reading: Reading | None) -> Phase | None:
         """What a text announces, beside the counter that it may show."""
         announced = phases.said(text)
         if announced is Phase.FINISHED:
@@ -160,8 +161,9 @@ class Interpreter:
         if phases.crashed(text):
             self.crashed, self.finished_by = True, None
         declared = _DECLARED.search(text[:400])
-        if declared is not None:
-            self.declared = count(declared["n"])
+        length = None if declared is None else count(declared["n"])
+        if length is not None and (reading is None or reading.iteration != length):  # else it is the counter
+            self.declared = length
         epochs = _DECLARED_EPOCHS.search(text[:400])
         if epochs is not None:
             self.declared_epochs = int(epochs["n"] or epochs["n_"])

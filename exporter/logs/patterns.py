@@ -31,7 +31,7 @@ _LOOKED_AT = 2000  # characters in which a counter may stand
 
 _SEPARATOR = (
     r"(?:\s?\((?i:train)\w*\)\s*)?"
-    r"(?:[\"'#]?\s*(?::=|[:=|]|=>|->)\s*[\"'\[(#]?\s*|\s*[\[(#]\s*#?|\s+(?:no\.?\s+|number\s+|is\s+)?[\[(#]?\s*|\s*\.{3,}\s*)"
+    r"(?:[\"'#]?\s*(?::=|:{1,3}|[=|]|=>|->)\s*[\"'\[(#]?\s*|\s*[\[(#]\s*#?|\s+(?:no\.?\s+|number\s+|is\s+)?[\[(#]?\s*|\s*\.{3,}\s*)"
 )
 _COUNTER = re.compile(
     r"(?:steps?|iter(?:ation|ate)?s?|itr|it|batch(?:es)?|updates?|up(?=\.\s)|epochs?|ep(?=\.\s)"
@@ -124,6 +124,9 @@ def _keyed(record: Record, text: str, whole: str) -> Reading | None:
         if match["index"]:
             name += match["index"]
         kind = counter(_last_component(name))
+        growing = kind is Counter.TOTAL and name.lower().startswith("total")
+        if growing:
+            kind = Counter.OTHER  # `total_steps=2048 ep_rew_mean=1.2`: of the run so far, where it grows
         if kind is None or kind is Counter.TOTAL:
             continue
         if "/" in name and topic(name) is not None:
@@ -136,11 +139,12 @@ def _keyed(record: Record, text: str, whole: str) -> Reading | None:
             if kind is Counter.EPOCH and epoch is None:
                 epoch = _share(record, whole, name_start, match)
             continue
-        reading = _judge(record, whole, name_start, end, kind, number, _total(match, whole, number))
+        limit = None if growing else _total(match, whole, number)
+        reading = _judge(record, whole, name_start, end, kind, number, limit)
         if kind is Counter.EPOCH:
             epoch = epoch or reading
         elif kind is Counter.OTHER:
-            amount = name.lower() in AMOUNTS and not (
+            amount = (growing or name.lower() in AMOUNTS) and not (
                 has_metrics(whole[:start]) or has_metrics(whole[match.end() :])
             )
             other = other or (reading if reading.topic is None and not amount else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from exporter.logs import evaluations
 from exporter.logs.interpreter import Interpreter
 from exporter.logs.reading import Form
 from exporter.logs.series import Series
@@ -26,7 +27,9 @@ def has_ended(interpreter: Interpreter) -> bool:
         return False
     if one.epochs is not None and one.epoch is not None:
         return one.epoch >= one.epochs
-    return one.epoch is None and not one.resets and not _more_epochs(interpreter, one)
+    if one.epoch is not None or one.resets or one.total == 1 or _counts_epochs(interpreter):
+        return False
+    return not _more_epochs(interpreter, one) and not _a_longer_one(interpreter, one)
 
 
 def looks_finished(interpreter: Interpreter) -> bool:
@@ -72,6 +75,21 @@ def _more_epochs(interpreter: Interpreter, one: Series) -> bool:
         return (newest.last or 0) < (newest.total or 0) - 1
     declared = interpreter.declared_epochs
     return declared is not None and one.epoch is not None and one.epoch < declared - 1
+
+
+def _counts_epochs(interpreter: Interpreter) -> bool:
+    """Whether the log counts epochs, and does not say how many there are."""
+    epochs = [one for one in interpreter.chooser.series if one.form is Form.EPOCH and one.last is not None]
+    return bool(epochs) and all(one.total is None and one.epochs is None for one in epochs)
+
+
+def _a_longer_one(interpreter: Interpreter, one: Series) -> bool:
+    """Whether the same statement has shown a greater total: what came to its end may be an evaluation."""
+    printed = evaluations.statement(one)
+    return printed is not None and any(
+        (other.total or 0) > (one.total or 0) and evaluations.statement(other) == printed
+        for other in interpreter.chooser.series
+    )
 
 
 def _newest(interpreter: Interpreter) -> Series | None:

@@ -9,6 +9,9 @@ import pytest
 import yaml
 
 from exporter.logs.check import Checked, check
+from exporter.logs.interpreter import Interpreter
+from exporter.logs.linereader import RecordSplitter
+from exporter.logs.verdict import has_ended
 
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "logs" / "written"
 TRUTH = yaml.load((WRITTEN / "truth.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
@@ -41,6 +44,23 @@ def test_how_it_ends(name: str) -> None:
     assert truth.get("phase", found.phase) == found.phase
     assert truth.get("total", found.total_iterations) == found.total_iterations == total
     assert truth.get("epoch", epoch) == epoch
+
+
+def _said_to_be_over(name: str) -> int:
+    """How many records before the last iteration leave a log that looks as if training were over."""
+    last = max((record for record, *_ in TRUTH[name]["records"]), default=0)
+    interpreter, over = Interpreter(), 0
+    for record in RecordSplitter().feed((WRITTEN / f"{name}.log").read_bytes())[: max(0, last - 1)]:
+        interpreter.feed(record)
+        over += has_ended(interpreter)
+    return over
+
+
+def test_no_log_has_ended_before_its_last_iteration() -> None:
+    """What has ended is not watched: a hang at the end of the first epoch would not be seen."""
+    over = {name: count for name in TRUTH if (count := _said_to_be_over(name))}
+    # Nothing has said by then that there are epochs at all.
+    assert over == {"cellpose-train": 1, "tensorpack-bars": 1, "two-ranks-bars-and-epochs": 3}
 
 
 def test_each_log_has_its_truth() -> None:
