@@ -209,9 +209,9 @@ def _only_job(local: LocalNode) -> str:
         raise CannotCapture(f"several jobs run on {scan.node}: name one with --job: {', '.join(jobs)}")
     if not jobs:
         near = "; ".join(f"pid {miss.pid}: {miss.reason}" for miss in scan.near_misses[:3])
-        hint = f" ({near})" if near else ""
+        hint = unseen(scan) or (f" ({near})" if near else "")  # the first has one remedy for all of them
         raise CannotCapture(
-            f"no training process runs on {scan.node}{hint}{unseen(scan)}: name any Python processes with --pid"
+            f"no training process runs on {scan.node}{hint}; any Python processes can be named with --pid"
         )
     return jobs[0]
 

@@ -18,11 +18,12 @@ import pytest
 from cheroot.wsgi import Server
 
 from exporter.procfs import ProcFS
+from exporter.ranks import NearMiss, Scan
 from snapshotter import oneshot
 from snapshotter.bundle.reader import open_folder
 from snapshotter.capture.agent import create_app
 from snapshotter.capture.facts import thread_states
-from snapshotter.capture.local import local_node
+from snapshotter.capture.local import LocalNode, local_node
 from snapshotter.config import AgentsConfig, CaptureConfig, Config
 from snapshotter.oneshot import CannotCapture
 from snapshotter.stacks.model import JobCapture
@@ -242,6 +243,30 @@ def test_processes_may_be_given_one_by_one() -> None:
     oneshot.add_arguments(parser)
     asked = oneshot.wanted(parser.parse_args(["--pid", "1", "2", "--pid", "3", "-o", "x"]))
     assert asked.pids == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("denied", "words"),
+    [
+        (
+            0,
+            " (pid 7: has WORLD_SIZE, but nothing says its rank); any Python processes can be named with --pid",
+        ),
+        (
+            2,
+            ", as far as can be told: 2 Python processes of other users cannot be looked into; run as root, or ",
+        ),
+    ],
+)
+def test_a_node_without_a_job_is_said_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, denied: int, words: str
+) -> None:
+    miss = NearMiss(7, ("python", "x.py"), "has WORLD_SIZE, but nothing says its rank")
+    monkeypatch.setattr(LocalNode, "find", lambda self: Scan(1.0, "here", (), (miss,), denied=denied))
+    ran = Ran("-o", tmp_path / "x.html")
+    assert ran.status == 2
+    assert ran.said.startswith(f"error: no training process runs on here{words}")
+    assert "--pid" in ran.said
 
 
 def test_options_that_do_not_go_together(tmp_path: Path) -> None:
