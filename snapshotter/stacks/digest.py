@@ -246,7 +246,7 @@ class Digester:
                 continue
             motion: Motion = "spinning" if thread.os_thread_id in spinning else "frozen"
             earlier, now = self.intern(before[thread.thread_id]), self.intern(thread.frames)
-            if self.plain(earlier) is not self.plain(now):
+            if earlier is not now and self.plain(earlier) is not self.plain(now):
                 motion = "progressing"
             found.append((thread.thread_name or UNNAMED, motion))
         motions = tuple(found)

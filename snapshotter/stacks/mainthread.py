@@ -41,7 +41,7 @@ def main_thread(threads: Sequence[T], pid: int) -> T | None:
         return threads[0]
     for thread in threads:
         if thread.thread_name == "MainThread":
-            return _hosted(threads, thread)
+            return _hosted(threads, thread) if _of_actor(thread.frames) else thread
     for thread in threads:
         if thread.os_thread_id == pid:
             return thread
@@ -52,10 +52,12 @@ def main_thread(threads: Sequence[T], pid: int) -> T | None:
     return threads[-1]
 
 
+def _of_actor(frames: tuple[Frame, ...]) -> bool:
+    outermost = _outermost(frames)
+    return outermost is not None and outermost.filename.endswith(_ACTOR)
+
+
 def _hosted(threads: Sequence[T], main: T) -> T:
-    outermost = _outermost(main.frames)
-    if outermost is None or not outermost.filename.endswith(_ACTOR):
-        return main
     for thread in threads:
         if thread is not main and any(_hosts(frame) for frame in thread.frames):
             return thread
@@ -68,7 +70,10 @@ def _hosts(frame: Frame) -> bool:
 
 
 def _outermost(frames: tuple[Frame, ...]) -> Frame | None:
-    return next((frame for frame in reversed(frames) if frame.module is None), None)
+    for frame in reversed(frames):
+        if frame.module is None:
+            return frame
+    return None
 
 
 def pythons(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
