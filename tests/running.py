@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SCRIPTS = Path(sys.executable).parent
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 240.0
 
 
 class Program:
