@@ -201,12 +201,13 @@ def all_alike(case: Case) -> Finding | None:
     if most < 0.9 * len(views) and len(places) > 1:
         return None
     usual = _usual(case, case.captured)
+    if usual.queues and any(not view.now.queues for view in views):
+        return None  # who holds the lock is none of those that wait for it
     odd = _odd_path(case) if usual.kind in VAGUE else None
     if odd is not None:
         return odd
-    evidence = [
-        speaks_for("alike", f"All {count(len(views))} {doing(case, case.captured)}; none waits for others.")
-    ]
+    others = "none of them holds it" if usual.queues else "none waits for others"
+    evidence = [speaks_for("alike", f"All {count(len(views))} {doing(case, case.captured)}; {others}.")]
     if usual.kind == "user":
         text = "Reading a tensor's value leaves no frame of its own: they may wait for their devices there."
         evidence.append(speaks_against("device", text))
@@ -229,7 +230,7 @@ def all_alike(case: Case) -> Finding | None:
         cause=cause,
         strength=0.8 if most == len(views) and cause != "unknown" else 0.5,
         scope="global",
-        says=f"{who} {what}; none waits for others.",
+        says=f"{who} {what}; {others}.",
         evidence=tuple(evidence),
     )
 

@@ -138,7 +138,7 @@ def does(activity: Activity, *, many: bool) -> str:
     """What one rank, or several, are doing."""
     place = at(activity.frame)
     if activity.queues:
-        return f"{'wait' if many else 'waits'} for a lock in {place}, which another rank may hold"
+        return f"{'wait' if many else 'waits'} for a lock in {place}"
     if activity.site is not None and not activity.waits:
         place += f", called from {at(activity.site)}"
     return _DOES[activity.kind][1 if many else 0].replace("{at}", place)

@@ -119,8 +119,9 @@ def test_a_thread_that_trains_is_the_one_that_moves() -> None:
         ("one_builds", "Rank 0: compiles in _run_ninja_build (cpp_extension.py:1900)"),
         (
             "one_builds",
-            "7 ranks wait for a lock in wait (file_baton.py:42), which another rank may hold alike",
+            "7 ranks wait for a lock in wait (file_baton.py:42) alike: taken to wait",
         ),
+        ("stale_lock", "All 8 ranks wait for a lock in wait (file_baton.py:42); none of them holds it."),
         ("other_way", "Rank 5: all_gather by way of forward_batch_generation (eagle_worker_v2.py:1246)."),
         (
             "two_ways",
