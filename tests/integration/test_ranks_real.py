@@ -117,13 +117,14 @@ def test_torchrun_with_workers_checkpoint_writers_and_a_killed_rank(tmp_path: Pa
 
 def test_accelerate(tmp_path: Path) -> None:
     log = tmp_path / "log"
+    port = 21_000 + uuid.uuid4().int % 7_000  # none that the kernel gives away; runs side by side have their own
     options = ["--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no"]
-    options += ["--dynamo_backend=no", "--main_process_port=29417"]
+    options += ["--dynamo_backend=no", f"--main_process_port={port}"]
     with running([str(BIN / "accelerate"), "launch", *options, IDLE], log) as top:
         watch = Watch(top)
         wait_for(lambda: watch.sees(2, 0, launcher=True), log)
         assert watch.ranks("trainer") == [(0, 0), (1, 1)]
-        assert {(one.job_id, one.launcher) for one in watch.processes} == {("here:29417", "accelerate")}
+        assert {(one.job_id, one.launcher) for one in watch.processes} == {(f"here:{port}", "accelerate")}
 
 
 def test_mpirun(tmp_path: Path) -> None:
