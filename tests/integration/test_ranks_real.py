@@ -117,7 +117,8 @@ def test_torchrun_with_workers_checkpoint_writers_and_a_killed_rank(tmp_path: Pa
 
 def test_accelerate(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    port = 21_000 + uuid.uuid4().int % 7_000  # none that the kernel gives away; runs side by side have their own
+    # None that the kernel gives away, and of runs side by side each has its own.
+    port = 21_000 + uuid.uuid4().int % 7_000
     options = ["--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no"]
     options += ["--dynamo_backend=no", f"--main_process_port={port}"]
     with running([str(BIN / "accelerate"), "launch", *options, IDLE], log) as top:
