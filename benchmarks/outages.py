@@ -287,7 +287,7 @@ def _stored(chain: OutageChain, job_id: str) -> bool:
 
 def _readable(chain: Chain, capture_id: str) -> bool:
     report = get_json(f"{chain.snapshotter_url}/api/v1/captures/{capture_id}/report")
-    with urllib.request.urlopen(f"{chain.snapshotter_url}/captures/{capture_id}", timeout=10) as page:
+    with urllib.request.urlopen(f"{chain.snapshotter_url}/captures/{capture_id}", timeout=30) as page:
         return bool(report["verdict"]["hung"]) and page.status == 200
 
 
