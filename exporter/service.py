@@ -72,6 +72,12 @@ class Service:
             gpus=lambda: self._gpus.latest,
         )
         self._finder.poll()  # so that nobody sees a node without jobs for a moment
+        if denied := self.scan().denied:
+            log.warning(
+                "Python processes of other users that cannot be looked into: %d; ranks among them are not seen: run "
+                "as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
+                denied,
+            )
         self._logs = LogWatcher(self._config, self._procfs, self.scan)
         self._sampler = ProcessSampler(self._procfs, self.scan)
         self._nccl = NcclWatcher(self._config.nccl, self._procfs, self.scan)
