@@ -187,6 +187,15 @@ class _Server(wsgi.Server):
 
     admission: Admission
 
+    def put_conn(self, conn: Any) -> None:
+        """Keep a connection for its next request. A server that stops meanwhile would end cheroot's thread."""
+        try:
+            super().put_conn(conn)
+        except ValueError:  # nobody waits for requests any more
+            if self.ready:
+                raise
+            conn.close()
+
 
 def server(app: WsgiApp, address: str, config: WebConfig, path: Path | None, *, threads: int = 10) -> Any:
     """A cheroot server for `bind()` and then `serve()`; port 0 takes a free one (`bind_addr` tells)."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
+from cheroot.connections import ConnectionManager
 
 from exporter import webconfig
 from exporter.admission import Admission
@@ -134,6 +135,28 @@ def test_who_has_heard_an_answer_may_ask_again_at_once(
                 statuses.append(answer(client.makefile("rb"))[0])
         heard.set()
     assert statuses == [b"HTTP/1.1 200 OK"] * 2
+
+
+def test_a_connection_that_is_kept_while_the_server_stops_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = threading.Event()
+    put, close = ConnectionManager.put, ConnectionManager.close
+
+    def put_late(self: Any, conn: Any) -> None:
+        assert stopped.wait(60)
+        put(self, conn)
+
+    def close_first(self: Any) -> None:
+        close(self)
+        stopped.set()
+
+    monkeypatch.setattr(ConnectionManager, "put", put_late)
+    monkeypatch.setattr(ConnectionManager, "close", close_first)
+    with serving() as port:
+        client = socket.create_connection(("127.0.0.1", port), timeout=60)
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer(client.makefile("rb")) == (b"HTTP/1.1 200 OK", b"hello")
+    with client:
+        assert client.recv(1) == b""
 
 
 def test_nonsense_is_answered_400(connection: socket.socket) -> None:
