@@ -175,9 +175,11 @@ def _peer_folder(given: Path | None, scratch: Path) -> str:
     return str(scratch)
 
 
-def _line(name: str, measured: tuple[float, float, str]) -> None:
+def _line(
+    name: str, measured: tuple[float, float, str], *, bound: str = "", good: bool | None = None
+) -> None:
     print(f"  {name:46} {measured[0]:7.2f} s {measured[1]:6.0f} MB   {measured[2]}", flush=True)
-    row(name, f"{measured[0]:.2f} s, {measured[1]:.0f} MB")
+    row(name, f"{measured[0]:.2f} s, {measured[1]:.0f} MB", bound=bound, good=good)
 
 
 def compare(ranks: int, threads: int, given: Path | None, scratch: Path) -> bool:
@@ -243,8 +245,14 @@ def _larger(scratch: Path) -> bool:
     with (trees / "trees.jsonl").open("wb") as out:
         out.writelines(tree + b"\n" for tree in _trees())
     merged = _alone("premerged", trees)
-    _line(f"{8 * PREMERGED_NODES:,} ranks from {PREMERGED_NODES:,} merged nodes", merged)
-    return merged[0] <= MOST_SECONDS_PREMERGED
+    good = merged[0] <= MOST_SECONDS_PREMERGED
+    _line(
+        f"{8 * PREMERGED_NODES:,} ranks from {PREMERGED_NODES:,} merged nodes",
+        merged,
+        bound=f"{MOST_SECONDS_PREMERGED:g} s",
+        good=good,
+    )
+    return good
 
 
 def _run_part(part: str, folder: Path) -> int:
