@@ -54,9 +54,11 @@ _EPOCH_PAIR = re.compile(
 _UNIT_BEHIND = re.compile(
     r"(?:(?<=[\s:])\d+-(?P<upto>\d+)\s?(?i:batch(?:es)?|steps?|iters?)\b:)|(?<![\w./-])(?P<n>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s+(?i:steps?|iterations?|iters?|batch(?:es)?|updates?)\b"
 )
-_EPOCH = re.compile(
-    r"(?:(?<![A-Za-z])(?i:epochs?)|\A\W*(?i:ep)(?=\W{0,2}\d))(?:\s*\(\w+\))?[\"']?(?:\s*[:=#|\[(])*\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)(?:\s*/\s*(?P<epochs>\d+))?"
+_EPOCH_NUMBER = (
+    r"(?:\s*\(\w+\))?[\"']?(?:\s*[:=#|\[(])*\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)(?:\s*/\s*(?P<epochs>\d+))?"
 )
+_EPOCH = re.compile(r"(?<![A-Za-z])(?i:epoch)s?" + _EPOCH_NUMBER)
+_EPOCH_FIRST = re.compile(r"\W*(?i:ep)(?=\W{0,2}\d)" + _EPOCH_NUMBER)
 _VALUES = re.compile(r"[:=\[(]\s*[-+]?\d+\.\d+.*[:=\[(]\s*[-+]?\d+\.\d+")
 _TRAIN_EPOCH = re.compile(r"(?i:train\w*)\s*:\s*(?P<epoch>\d+)\s*\[")
 _ONLY_BRACKETS = re.compile(r"\s*(?:\[[^\[\]]*\]\s*)+:?\s*\Z")
@@ -284,7 +286,7 @@ def without_metrics(head: str) -> str:
 
 def epoch_of(text: str) -> tuple[float | None, int | None]:
     """The epoch that a record shows, and of how many."""
-    match = _EPOCH.search(text)
+    match = _EPOCH.search(text) or _EPOCH_FIRST.match(text)
     if match is not None:
         return float(match["epoch"]), int(match["epochs"]) if match["epochs"] else None
     match = _TRAIN_EPOCH.search(text)
