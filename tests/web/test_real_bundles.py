@@ -134,6 +134,7 @@ def test_stacks_chosen_and_side_by_side(visit: Visit, ids: dict[str, str]) -> No
     page.get_by_label("Rank", exact=True).fill("2")
     page.get_by_label("Beside rank").fill("")
     page.get_by_role("button", name="Show").click()
+    page.wait_for_load_state()  # what is there is listed at once
     names = page.get_by_label("Thread", exact=True).locator("option").all_inner_texts()
     assert len(names) > 2
     page.get_by_label("Thread", exact=True).select_option(names[-1])
