@@ -13,7 +13,7 @@ from benchmarks.watched import Pager
 
 PAGE = "TrainingHang"
 RSS_BOUND = 0.05  # of the median, over the window
-DESCRIPTOR_BOUND = 1.0  # over the window
+DESCRIPTOR_BOUND = 1  # more at rest than at rest before
 WINDOW = 0.75  # the last part of the soak in which memory and descriptors are to be flat
 LONG_ENOUGH = 30 * 60.0  # seconds: before that, memory is still being filled for the first time
 
@@ -100,34 +100,21 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A program over the window: medians, and growth over it by the median of all slopes."""
+    """Resident bytes of a program over the window: the median, and growth over it by the median of all slopes."""
 
     rss: float
-    rss_growth: float
-    descriptors: float
-    descriptor_growth: float
+    growth: float
 
     @property
     def flat(self) -> bool:
-        return self.rss_growth <= RSS_BOUND * self.rss and self.descriptor_growth <= DESCRIPTOR_BOUND
+        return self.growth <= RSS_BOUND * self.rss
 
 
 def trend(samples: Sequence[Sample]) -> Trend:
-    """The last part of the samples; of descriptors the fewest of each minute, as some are open for a moment only."""
+    """The last part of the samples."""
     first, last = samples[0].at, samples[-1].at
-    begin = last - WINDOW * (last - first)
-    window = [one for one in samples if one.at >= begin]
-    minutes: dict[int, float] = {}
-    for one in window:
-        minute = int(one.at // 60)
-        minutes[minute] = min(one.descriptors, minutes.get(minute, one.descriptors))
-    fewest = [(minute * 60.0, count) for minute, count in minutes.items()]
-    return Trend(
-        statistics.median(one.rss for one in window),
-        _growth([(one.at, one.rss) for one in window]),
-        statistics.median(count for _, count in fewest),
-        _growth(fewest),
-    )
+    window = [one for one in samples if one.at >= last - WINDOW * (last - first)]
+    return Trend(statistics.median(one.rss for one in window), _growth([(one.at, one.rss) for one in window]))
 
 
 def _growth(points: Sequence[tuple[float, float]]) -> float:
