@@ -120,18 +120,16 @@ def main(say: Callable[[str], None] = print) -> int:
     for name in options.name:
         if name not in names():
             parser.error(f"no benchmark {name!r}: there are {', '.join(names())}")
-    sections, missed = {}, []
+    missed = []
     for name in options.name or names():
         say(f"== {name}")
         sys.stdout.flush()
         status, rows = run(name)
         if status != 0:
             missed.append(name)
-        if rows:
-            sections[name] = section(name, rows, machine())
-    if options.write:
-        page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else HEAD
-        PAGE.write_text(written(page, sections), encoding="utf-8")
+        if rows and options.write:  # at once: what comes after may fail, or take too long
+            page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else HEAD
+            PAGE.write_text(written(page, {name: section(name, rows, machine())}), encoding="utf-8")
     if missed:
         say(f"missed a bound or failed: {', '.join(missed)}")
     return 1 if missed else 0
