@@ -8,6 +8,7 @@ is broken.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -121,7 +122,11 @@ def peak_megabytes(pid: int | str = "self") -> float:
 
 def children() -> list[str]:
     """Pids of the processes that this one started, by whichever thread."""
-    return [pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
+    found: list[str] = []
+    for file in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            found += file.read_text().split()
+    return found
 
 
 def ours(raw: bytes, ranks: int, communicators: int) -> tuple[float, float, list[float]]:
