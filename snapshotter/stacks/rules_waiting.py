@@ -71,12 +71,7 @@ def _elsewhere(case: Case, operation: str) -> Finding | None:
     total = case.captured.bit_count()
     place, majority = max(sites.items(), key=lambda item: (item[1].bit_count(), item[0]), default=(None, 0))
     few = rankset.union(sites.values()) & ~majority
-    if (
-        place is None
-        or not few
-        or few.bit_count() * FEW > max(FEW, total)
-        or 2 * majority.bit_count() <= total
-    ):
+    if place is None or not _few_beside(few, majority, total):
         return None
     if _may_be_source(case, operation, few, majority):
         return None
@@ -95,6 +90,11 @@ def _elsewhere(case: Case, operation: str) -> Finding | None:
     )
 
 
+def _few_beside(few: RankSet, majority: RankSet, total: int) -> bool:
+    """Whether these are some, at most one in `FEW`, beside more than half of all."""
+    return 0 < few.bit_count() * FEW <= max(FEW, total) and 2 * majority.bit_count() > total
+
+
 def _other_way(case: Case, operation: str) -> Finding | None:
     """All wait in the same, called from the same helper, but a few came there another way than nearly all."""
     if not operation and any(view.now.kind != "backward" for view in case.views()):
@@ -105,7 +105,7 @@ def _other_way(case: Case, operation: str) -> Finding | None:
     total = case.captured.bit_count()
     usual, majority = max(paths.items(), key=lambda item: item[1].bit_count())
     few = case.captured & ~majority
-    if not few or few.bit_count() * FEW > max(FEW, total) or 2 * majority.bit_count() <= total:
+    if not _few_beside(few, majority, total):
         return None
     odd = next(path for path, ranks in paths.items() if ranks & few)
     fork = _fork(odd, usual)
